@@ -1,0 +1,76 @@
+"""The machines and scenarios that come with xstage, by name, and the rule that tells a name from a file.
+
+An entry is a YAML file of this package, named by its stem. What ends in .yaml or .yml, or has a folder in it, is a file of
+one's own; anything else is a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Literal
+
+from ..sim.checked import Place, closest
+
+Kind = Literal["machine", "scenario"]
+
+FOLDERS: dict[Kind, tuple[str, ...]] = {"machine": ("machines",), "scenario": ("microbenchmarks", "workloads")}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of the catalogue."""
+
+    name: str
+    kind: Kind
+    folder: str
+    file: Traversable
+
+
+def entries(kind: Kind | None = None) -> list[Entry]:
+    """All entries, or those of one kind, by kind and name."""
+    return sorted(_entries(kind), key=lambda entry: (entry.kind, entry.name))
+
+
+def find(
+    name: str | Path,
+    kind: Kind,
+    place: Place | None = None,
+    beside: Traversable | Path | None = None,
+    key: str | None = None,
+) -> Traversable | Path:
+    """The file that `name` means: an entry's, or a file of one's own (relative to the folder of `beside`, if given).
+
+    Raises `InputError` for the `key` at `place`, with the closest name, if there is no such entry. Whether a file of one's
+    own exists is found out on reading it.
+    """
+    if isinstance(name, Path) or name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name:
+        return beside.parent / name if isinstance(beside, Path) else Path(name)
+    known = {entry.name: entry.file for entry in entries(kind)}
+    if name not in known:
+        where = place or Place()
+        also = ", ".join(known) + f", or the path of a {kind} file that ends in .yaml"
+        raise where.error(f"is not in the catalogue{closest(name, known)}", (key or kind,), name, also)
+    return known[name]
+
+
+def find_any(name: str) -> Entry:
+    """The entry of that name, of either kind. Raises `InputError` with the closest name if there is none."""
+    known = {entry.name: entry for entry in entries()}
+    if name not in known:
+        raise Place().error(f"is not in the catalogue{closest(name, known)}", ("name",), name, known)
+    return known[name]
+
+
+def _entries(kind: Kind | None) -> Iterator[Entry]:
+    root = files(__package__)
+    for each, folders in FOLDERS.items():
+        for folder in folders if kind in (None, each) else ():
+            directory = root.joinpath(folder)
+            if directory.is_dir():
+                for file in directory.iterdir():
+                    if file.name.endswith(".yaml"):
+                        yield Entry(file.name.removesuffix(".yaml"), each, folder, file)

@@ -1,0 +1,154 @@
+"""From a scenario's name, file or mapping to everything that a run needs.
+
+load(...)          the file, with overrides, checked: a `Resolved`
+resolve(scenario)  the same for a Scenario that was made in Python
+build_program(...) its Program and Fabric
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+from ..sim.checked import Place, Where, check, closest, nowhere
+from ..sim.machine import Machine
+from . import catalogue
+from .document import Document, literal, parse, read, split_path
+from .machine_files import File, machine_from
+from .schema import Scenario
+
+if TYPE_CHECKING:
+    from ..sim.program import Program
+    from ..sim.topology import Fabric
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A scenario with its machine, known to fit each other."""
+
+    scenario: Scenario
+    machine: Machine
+
+    def fabric(self) -> Fabric:
+        """The GPUs that the workload uses, cut into the scenario's granules or else the machine's."""
+        return self.machine.fabric(self.scenario.workload.gpus, self.scenario.granule)
+
+    def program(self) -> Program:
+        return self.scenario.workload.build(self.machine, self.scenario.seed)
+
+
+def load(
+    scenario: str | FilePath | Mapping[str, Any] | Scenario,
+    overrides: Mapping[str, Any] | None = None,
+    label: str = "override",
+) -> Resolved:
+    """A scenario from the catalogue, a file, a mapping or a `Scenario`, with values replaced by dotted path.
+
+    `overrides` maps paths such as 'workload.burst' or 'machine.interconnect.drain_rate' to values as YAML would have
+    them; `label` names their origin in errors. Raises `InputError` naming file, line, field, value and what is allowed.
+    """
+    document, file = _written(scenario)
+    for path, value in (overrides or {}).items():
+        document = _replaced(document, path, value, label)
+    checked = check(Scenario, document.data, document.place)
+    return _resolved(checked, document, file)
+
+
+def resolve(scenario: Scenario) -> Resolved:
+    """A scenario with its machine. Raises `InputError` if the machine is unknown or does not fit."""
+    return load(scenario)
+
+
+def build_program(scenario: Scenario | Resolved) -> tuple[Program, Fabric]:
+    """The schedule of a scenario, and the fabric that it runs on."""
+    resolved = resolve(scenario) if isinstance(scenario, Scenario) else scenario
+    return resolved.program(), resolved.fabric()
+
+
+def parse_overrides(texts: list[str], label: str = "--set") -> dict[str, Any]:
+    """'key.path=value' texts as a mapping; a value is read as YAML. Raises `InputError` naming the text."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise Place(option=label).error("has no '='", (), text, "key.path=value, such as workload.burst=64KiB")
+        if path in values:
+            raise Place(option=label).error("is given twice", (path,), value)
+        values[path] = parse(value, f"{label} {path}").data
+    return values
+
+
+def machine_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides where there is only a machine: the same paths as in a scenario, without their leading 'machine.'.
+
+    Raises `InputError` for a path to anything else.
+    """
+    for path, value in overrides.items():
+        if not path.startswith("machine."):
+            raise Place(option=f"--set {path}").error(
+                "is no number of the machine", (path,), value, "machine.PART.NAME"
+            )
+    return {path.removeprefix("machine."): value for path, value in overrides.items()}
+
+
+def schemas() -> dict[str, Any]:
+    """The JSON schemas of scenario and machine files."""
+    return {"scenario": Scenario.model_json_schema(), "machine": Machine.model_json_schema()}
+
+
+def _written(scenario: str | FilePath | Mapping[str, Any] | Scenario) -> tuple[Document, File | None]:
+    """What was written, with the scenario's name, and the file if there is one."""
+    if isinstance(scenario, Scenario):
+        return Document(scenario.model_dump()), None
+    if isinstance(scenario, Mapping):
+        return Document({"name": "unnamed", **scenario}), None
+    file = catalogue.find(scenario, "scenario")
+    document = read(file)
+    if not isinstance(document.data, dict):
+        raise document.place(()).error("must be a mapping", (), allowed="the keys of a scenario")
+    if "name" not in document.data:
+        document = document.put(("name",), literal(FilePath(file.name).stem, document.place(())))
+    return document, file
+
+
+def _replaced(document: Document, path: str, value: Any, label: str) -> Document:
+    """`document` with one value replaced; a path into the machine becomes an override of the machine."""
+    keys = split_path(path, label)
+    change = literal(value, Place(option=f"{label} {path}"))
+    if keys[0] not in Scenario.model_fields:
+        known = list(Scenario.model_fields)
+        raise change.place(()).error(f"is not a known key{closest(keys[0], known)}", keys, value, known)
+    if keys[0] == "machine" and len(keys) > 1 and isinstance(document.data.get("machine"), str):
+        named = document.part("machine")
+        document = document.put(("machine",), Document({"base": named.data}, named.places))
+    if keys[0] == "machine" and keys[1:2] not in ((), ("base",), ("overrides",)):
+        keys = ("machine", "overrides", ".".join(str(key) for key in keys[1:]))
+    return document.put(keys, change)
+
+
+def _resolved(scenario: Scenario, document: Document, file: File | None) -> Resolved:
+    place = document.place
+    written = document.data["machine"]
+    overrides = (
+        document.part("machine").part("overrides") if isinstance(written, dict) and "overrides" in written else None
+    )
+    changes = {path: overrides.part(path) for path in scenario.machine.overrides} if overrides else {}
+    machine = machine_from(scenario.machine.base, changes, place(("machine",)), file)
+    _check_fit(scenario, machine, place)
+    return Resolved(scenario, machine)
+
+
+def _check_fit(scenario: Scenario, machine: Machine, place: Where = nowhere) -> None:
+    """Raises `InputError` where the workload asks for more than the machine has."""
+    workload = scenario.workload
+    room = min(machine.stage.capacity_sm.value, machine.stage.capacity_gpu.value)
+    limits: list[tuple[tuple[str, ...], int | None, int, str]] = [
+        (("workload", "gpus"), workload.gpus, machine.gpus, "GPUs"),
+        (("workload", "producers"), getattr(workload, "producers", None), machine.sms, "SMs a GPU"),
+        (("granule",), scenario.granule, room, "B of room in a stage"),
+    ]
+    for path, asked, limit, what in limits:
+        if asked is not None and asked > limit:
+            raise place(path).error(f"is more than the {limit} {what} of {machine.name}", path, asked, f"at most {limit}")

@@ -1,0 +1,127 @@
+"""Machine files: a description of one's own, or a base machine with changes.
+
+    base: hgx-b200                 # a name of the catalogue, or a file beside this one
+    compute: hgx-h100              # a part as text: taken from that machine
+    interconnect:
+      drain_rate: {value: 358 GB/s, assumed: true, source: half as many links}
+      fan_out_efficiency: null     # takes a number away
+
+A part that is a mapping replaces single numbers of the base, value and source together. Overrides (of a scenario, of
+`--set`, of a Python call) do the same by dotted path, and may be bare values: these are marked as assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
+from pathlib import Path as FilePath
+from typing import Any
+
+from ..sim.checked import Place, closest
+from ..sim.machine import PARTS, Machine
+from . import catalogue
+from .document import Document, literal, read, split_path
+
+File = FilePath | Traversable
+
+
+def load_machine(name: str | FilePath, overrides: Mapping[str, Any] | None = None, label: str = "override") -> Machine:
+    """A machine of the catalogue or of a file.
+
+    `overrides` replaces numbers by dotted path, such as {'interconnect.drain_rate': '358 GB/s'}; `label` names their
+    origin in errors. Raises `InputError` for what is not acceptable.
+    """
+    changes = {path: literal(value, Place(option=f"{label} {path}")) for path, value in (overrides or {}).items()}
+    return machine_from(name, changes)
+
+
+def machine_from(
+    name: str | FilePath, changes: Mapping[str, Document], place: Place | None = None, beside: File | None = None
+) -> Machine:
+    """As `load_machine`, for changes that know their place, and a name that stands at `place` in the file `beside`."""
+    document = _document(catalogue.find(name, "machine", place, beside), ())
+    if changes:
+        for path, change in changes.items():
+            document = _layered(document, _change(path, change), beside, ())
+        said = ", ".join(f"{path} = {_shown(change.data)}" for path, change in changes.items())
+        document = document.put(("name",), literal(f"{document.data['name']} with {said}", Place()))
+    return Machine.parse(document.data, document.place)
+
+
+def _document(file: File, above: tuple[str, ...]) -> Document:
+    """A machine file with its bases filled in; `above` are the files that led here."""
+    document = read(file)
+    if not isinstance(document.data, dict):
+        raise document.place(()).error("must be a mapping", (), allowed="the keys of a machine")
+    if "name" not in document.data:
+        document = document.put(("name",), literal(FilePath(file.name).stem, document.place(())))
+    above = (*above, str(file))
+    if "base" not in document.data:
+        return _layered(Document({}), document, file, above)
+    base = _other(document.data["base"], "base", document.place(("base",)), file, above)
+    return _layered(base.without("name").without("description"), document.without("base"), file, above)
+
+
+def _other(name: Any, key: str, place: Place, beside: File | None, above: tuple[str, ...]) -> Document:
+    """The machine that another one refers to under `key`."""
+    if not isinstance(name, str):
+        raise place.error("must be the name or file of a machine", (key,), name)
+    file = catalogue.find(name, "machine", place, beside, key)
+    if str(file) in above:
+        raise place.error("leads back to this machine", (key,), name)
+    return _document(file, above)
+
+
+def _layered(base: Document, top: Document, beside: File | None, above: tuple[str, ...]) -> Document:
+    """`base` with what `top` says: whole parts from other machines, single numbers, or the end of a number."""
+    result = base
+    for key, value in top.data.items():
+        if key not in PARTS or value is None:
+            result = result.put((key,), top.part(key))
+        elif isinstance(value, str):
+            other = _other(value, key, top.place((key,)), beside, above)
+            result = result.put((key,), other.part(key))
+        elif isinstance(value, dict):
+            part = top.part(key)
+            for number in value:
+                if value[number] is None and key in result.data and number in result.data[key]:
+                    result = result.put((key,), result.part(key).without(number))
+                elif value[number] is not None:
+                    result = result.put((key, number), part.part(number))
+            if key not in result.data:
+                result = result.put((key,), part)
+        else:
+            result = result.put((key,), top.part(key))
+    return result
+
+
+def _change(path: str, change: Document) -> Document:
+    """The top layer that one override makes."""
+    place = change.place(())
+    keys = split_path(path, place.option or "overrides")
+    if keys[0] not in PARTS or len(keys) > 2:
+        known = [f"{part}.{name}" for part in PARTS for name in Machine.model_fields[part].annotation.model_fields]  # type: ignore[union-attr]
+        raise place.error(
+            f"is no number of a machine{closest(path, known)}",
+            keys,
+            allowed=f"{', '.join(PARTS)}, or one of their numbers",
+        )
+    if len(keys) == 1:
+        if isinstance(change.data, dict):
+            marked = {name: _marked(change.part(name)) for name in change.data}
+            return Document({keys[0]: {name: number.data for name, number in marked.items()}}, {(keys[0],): place})
+        return Document({keys[0]: change.data}, {(keys[0],): place})
+    return Document({keys[0]: {keys[1]: _marked(change).data}}, {keys: place})
+
+
+def _marked(number: Document) -> Document:
+    """A bare value as an assumed number whose source is the place that sets it."""
+    if number.data is None or isinstance(number.data, dict):
+        return number
+    place = number.place(())
+    by = place.option or ":".join(str(part) for part in (place.file, place.line) if part is not None) or "an override"
+    return Document({"value": number.data, "assumed": True, "source": f"set by {by}"}, number.places)
+
+
+def _shown(value: Any) -> str:
+    return str(value["value"]) if isinstance(value, dict) and "value" in value else str(value)

@@ -1,0 +1,85 @@
+"""The kinds of workload that a scenario can name, each with what a person writes and the schedule that it becomes.
+
+A kind is a `Workload`: its fields are the keys under `workload:` in a scenario, `shape` turns them into the plain shape of
+its schedule, and `build` makes the Program. To add one, write the model and list it in `WORKLOADS`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import core_schema
+
+from ..sim.checked import Checked
+from ..sim.machine import Machine
+from ..sim.quantities import Count, CountOrZero, SizeOrZero, Time
+
+if TYPE_CHECKING:
+    from ..sim.program import Program
+    from ..sim.schedules.burst_train import BurstTrain
+
+
+class Workload(Checked):
+    """What every kind has. Raises `InputError` from `build` where the machine cannot hold it."""
+
+    kind: str
+    gpus: Count
+
+    @abstractmethod
+    def build(self, machine: Machine, seed: int) -> Program:
+        """The Program; the same for the same machine and seed."""
+
+
+class BurstTrainWorkload(Workload):
+    """`producers` SMs of each sender store `burst` each, then nothing for `gap`; `bursts` times.
+
+    Producers start spread over a period and go at their own pace (`free_running`), start each burst together
+    (`synchronised`), or do so with a gap in which the stage runs empty (`isolated`). `senders` is GPU 0 or every GPU; each
+    stores to the next GPU (`peer`) or deals its bursts over all others.
+    """
+
+    kind: Literal["burst_train"]
+    gpus: Annotated[int, Field(strict=True, ge=2)] = 2
+    producers: CountOrZero
+    burst: SizeOrZero
+    gap: Time = 0
+    bursts: Count = 1
+    mode: Literal["free_running", "synchronised", "isolated"] = "free_running"
+    destination: Literal["peer", "all"] = "peer"
+    senders: Literal["one", "all"] = "one"
+
+    def shape(self) -> BurstTrain:
+        from ..sim.schedules.burst_train import BurstTrain
+
+        return BurstTrain(
+            producers=self.producers,
+            burst_bytes=self.burst,
+            gap_ps=self.gap,
+            bursts=self.bursts,
+            mode=self.mode,
+            destination=self.destination,
+            gpus=self.gpus,
+            senders=self.senders,
+        )
+
+    def build(self, machine: Machine, seed: int) -> Program:
+        from ..sim.schedules import burst_train
+
+        return burst_train.build(machine, self.shape())
+
+
+WORKLOADS: dict[str, type[Workload]] = {"burst_train": BurstTrainWorkload}
+
+
+class _ByKind:
+    """Picks the model by the key `kind`."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        choices = {kind: handler.generate_schema(model) for kind, model in WORKLOADS.items()}
+        return core_schema.tagged_union_schema(choices, discriminator="kind")
+
+
+AnyWorkload = Annotated[Workload, _ByKind]

@@ -1,0 +1,451 @@
+"""The reference engine: a Program run by SimPy processes, readable next to the paper.
+
+A lane is a process that takes tasks and runs its ops. What happens to a store after it is issued stands in
+`simpy_stage`; the order of events at one instant in `simpy_order`. The compiled engine follows the same rules and gives
+the same integers.
+
+The rule for every request (room, port, slot, window): if it is granted at once the lane goes on in the same turn,
+otherwise it has a new turn when the grant comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import simpy
+
+from . import program as p
+from .outcome import GRANULE_RECORD, LANE_TOTAL, OP_OF_TASK_WAIT, OP_RECORD, PORT_TOTAL, SPAN, Layout, Outcome, Stuck
+from .simpy_order import LANE_CLASS, At, OrderedEnvironment
+from .simpy_stage import Granule, IssueQueue, Network, Stage, Steps
+
+if TYPE_CHECKING:
+    from .program import Program
+    from .topology import Fabric
+
+CAUSE = {name: number for number, name in enumerate(p.CAUSES)}
+NONE = -1
+
+
+class Counter:
+    """A monotone number, and those who wait until it is large enough."""
+
+    def __init__(self, home: int, cause: int, value: int) -> None:
+        self.home = home
+        self.cause = cause
+        self.value = value
+        self.watchers: list[tuple[int, Callable[[], None]]] = []
+
+    def watch(self, needed: int, wake: Callable[[], None]) -> None:
+        self.watchers.append((needed, wake))
+
+    def bump(self, amount: int) -> None:
+        self.value += amount
+        satisfied = [wake for needed, wake in self.watchers if needed <= self.value]
+        self.watchers = [watcher for watcher in self.watchers if watcher[0] > self.value]
+        for wake in satisfied:
+            wake()
+
+
+class Queue:
+    """An ordered list of tasks, taken from the head by one group or, as by an atomic cursor, by many."""
+
+    def __init__(self, tasks: list[int]) -> None:
+        self.tasks = tasks
+        self.head = 0
+
+    @property
+    def open(self) -> bool:
+        return self.head < len(self.tasks)
+
+
+class Group:
+    """An SM or a cluster of SMs: takes tasks by its plan; every lane of it follows the list of tasks taken."""
+
+    def __init__(self, model: Model, number: int) -> None:
+        row, plan = model.program.groups[number], model.program.plans[model.program.groups[number]["plan"]]
+        self.model = model
+        self.number = number
+        self.ahead = int(row["ahead"])
+        first = int(plan["first_step"])
+        self.steps = model.program.steps[first : first + plan["n_prefix"] + plan["n_repeat"]].tolist()
+        self.n_prefix = int(plan["n_prefix"])
+        self.step = 0
+        self.visits = 0
+        self.taken: list[int] = []
+        self.lanes: list[Lane] = []
+        self.watching = False
+        slots = model.program.slots[row["first_slot"] : row["first_slot"] + row["n_slots"]]
+        self.slots = [simpy.Container(model.env, init=int(value)) for value in slots]
+
+    def take(self) -> tuple[bool, int | None]:
+        """Take the next task. (True, None) if one was taken, (False, cause) if not yet, (False, None) if none is left."""
+        queues = self._queues_of_next_step()
+        if queues is None:
+            return False, None
+        if len(self.taken) - self.slowest() > self.ahead:
+            return False, CAUSE["task"]
+        missing = []
+        for queue in queues:
+            guards = self._open_guards(queue.tasks[queue.head])
+            if not guards:
+                self._take_head(queue)
+                return True, None
+            missing += guards
+        if not self.watching:
+            self.watching = True
+            for counter, needed in missing:
+                counter.watch(needed, self.guard_holds)
+        return False, missing[0][0].cause
+
+    def _queues_of_next_step(self) -> list[Queue] | None:
+        """Queues of the next step that still hold tasks; steps without any are skipped. None if all are exhausted."""
+        skipped = 0
+        while True:
+            if self.step == len(self.steps):
+                self.step = self.n_prefix
+            if self.step >= self.n_prefix and skipped >= len(self.steps) - self.n_prefix:
+                return None
+            first, otherwise, _ = self.steps[self.step]
+            queues = [self.model.queues[q] for q in (first, otherwise) if q != p.NO_QUEUE and self.model.queues[q].open]
+            if queues:
+                return queues
+            skipped += self.step >= self.n_prefix
+            self.step += 1
+            self.visits = 0
+
+    def _open_guards(self, task: int) -> list[tuple[Counter, int]]:
+        row = self.model.program.tasks[task]
+        guards = zip(row["guard_counter"].tolist(), row["guard_count"].tolist(), strict=True)
+        pairs = [(self.model.counters[counter], needed) for counter, needed in guards if counter != p.NO_COUNTER]
+        return [(counter, needed) for counter, needed in pairs if counter.value < needed]
+
+    def _take_head(self, queue: Queue) -> None:
+        self.taken.append(queue.tasks[queue.head])
+        queue.head += 1
+        self.visits += 1
+        times = self.steps[self.step][2]
+        if times != p.UNTIL_EXHAUSTED and self.visits >= times:
+            self.step += 1
+            self.visits = 0
+
+    def guard_holds(self) -> None:
+        if self.watching:
+            self.watching = False
+            self.wake()
+
+    def wake(self) -> None:
+        """A turn for every lane that waits for a task."""
+        for lane in self.lanes:
+            if lane.waits_for_task is not None and not lane.waits_for_task.triggered:
+                lane.waits_for_task.succeed()
+
+    def slowest(self) -> int:
+        return min(lane.finished for lane in self.lanes)
+
+
+class Lane:
+    """A sequential actor (gpu, sm, role): runs its part of each task of its group, op by op."""
+
+    def __init__(self, model: Model, number: int) -> None:
+        row = model.program.lanes[number]
+        self.model = model
+        self.env = model.env
+        self.number = number
+        self.key = (LANE_CLASS, number)
+        self.gpu = int(row["gpu"])
+        self.start_ps = int(row["start_ps"])
+        self.group = model.groups[int(row["group"])]
+        self.seat = len(self.group.lanes)
+        self.group.lanes.append(self)
+        self.sm = model.sms[int(model.layout.lane_sm[number])]
+        self.window = simpy.Container(model.env, init=int(row["window"]))
+        self.begun = self.finished = 0
+        self.waits_for_task: simpy.Event | None = None
+        self.totals = model.lane_totals[number]
+        self.stall = self.wait = 0
+        self.cause = NONE
+        self.place = (NONE, NONE)  # task and op at which the lane stands
+
+    @property
+    def now(self) -> int:
+        return int(self.env.now)
+
+    # --- turns
+
+    def turn(self, event: simpy.Event) -> Steps:
+        """Stop until `event` has happened, then go on in a new turn."""
+        event.key = self.key  # type: ignore[attr-defined]
+        yield event
+        self.model.lane_turns += 1
+
+    def spend(self, time: int) -> Steps:
+        self.totals["busy_ps"] += time
+        if time > 0:
+            yield from self.turn(At(self.env, self.key, time))
+
+    def wait_for(self, event: simpy.Event, cause: int) -> Steps:
+        """Wait for a request; no turn is lost if it has been granted already."""
+        if not event.triggered:
+            since = self.now
+            yield from self.turn(event)
+            self._account_wait(self.now - since, cause)
+
+    def _account_wait(self, time: int, cause: int) -> None:
+        self.wait += time
+        self.cause = cause
+        self.totals["wait_ps"][cause] += time
+
+    # --- tasks
+
+    def live(self) -> Steps:
+        yield from self.turn(At(self.env, self.key, self.start_ps))
+        while (task := (yield from self._next_task())) is not None:
+            run = self.model.program.runs[self.model.program.tasks[task]["first_run"] + self.seat]
+            span = self.model.spans[self.model.layout.span_first[task] + self.seat]
+            span["group"], span["start_ps"], stall_before = self.group.number, self.now, int(self.totals["stall_ps"])
+            for op in range(int(run["first_op"]), int(run["first_op"]) + int(run["n_ops"])):
+                start, self.stall, self.wait, self.cause = self.now, 0, 0, NONE
+                self.place = (task, op)
+                yield from self._perform(op)
+                self.model.record(self, task, op, start)
+            span["end_ps"], span["stall_ps"] = self.now, self.totals["stall_ps"] - stall_before
+            self.place = (NONE, NONE)
+            self._finish_task()
+        self.totals["end_ps"] = self.now
+        self.model.running.discard(self.number)
+
+    def _next_task(self) -> Steps:
+        since, self.stall, self.wait, waited = self.now, 0, 0, False
+        while self.begun == len(self.group.taken):
+            taken, cause = self.group.take()
+            if taken:
+                self.group.wake()
+            elif cause is None:
+                self._end_task_wait(NONE, since, waited)
+                return None
+            else:
+                self.cause, waited = cause, True
+                self.waits_for_task = self.env.event()
+                yield from self.turn(self.waits_for_task)
+                self.waits_for_task = None
+        task = self.group.taken[self.begun]
+        self._end_task_wait(task, since, waited)
+        self.begun += 1
+        return task
+
+    def _end_task_wait(self, task: int, since: int, waited: bool) -> None:
+        if waited:
+            self._account_wait(self.now - since, self.cause)
+            if self.now > since:
+                self.model.record(self, task, OP_OF_TASK_WAIT, since)
+
+    def _finish_task(self) -> None:
+        before = self.group.slowest()
+        self.finished += 1
+        if self.group.ahead != p.UNLIMITED_AHEAD and self.group.slowest() > before:
+            self.group.wake()
+
+    # --- ops
+
+    def _perform(self, number: int) -> Steps:
+        op = self.model.program.ops[number]
+        kind, counter, count = int(op["kind"]), int(op["counter"]), int(op["count"])
+        if kind == p.COMPUTE:
+            yield from self.spend(int(op["duration_ps"]))
+        elif kind == p.STORE:
+            for granule in self._granules(op):
+                yield from self._issue(number, op, *granule)
+        elif kind == p.LOAD:
+            yield from self.wait_for(self.window.get(1), CAUSE["window"])
+            self._load(number, op)
+        elif kind == p.SIGNAL and self.model.counters[counter].home == self.gpu:
+            yield from self.spend(int(op["duration_ps"]))
+            self.model.counters[counter].bump(count)
+        elif kind == p.SIGNAL:
+            home, size = self.model.counters[counter].home, self.model.fabric.signal_bytes
+            yield from self._issue(number, op, size, [home], True, 0)
+        elif kind == p.WAIT:
+            event, target = self.env.event(), self.model.counters[counter]
+            if target.value < count:
+                target.watch(count, event.succeed)
+                yield from self.wait_for(event, target.cause)
+        elif kind == p.ACQUIRE:
+            yield from self.wait_for(self.group.slots[counter].get(count), CAUSE["slot"])
+        else:
+            self.group.slots[counter].put(count)
+
+    def _granules(self, op: Any) -> list[tuple[int, list[int], bool, int]]:
+        """How a store is cut: (bytes, receivers, last of its share, bytes issued before), in order of issue."""
+        row, most = self.model.program.destinations[op["target"]], self.model.fabric.granule_bytes
+        shares = self.model.program.shares[row["first"] : row["first"] + row["n_shares"]].tolist()
+        cut: list[tuple[int, list[int], bool, int]] = []
+        issued = 0
+        if row["replicate"]:
+            receivers = [gpu for gpu, _ in shares]
+            while receivers and issued < op["bytes"]:
+                size = min(most, int(op["bytes"]) - issued)
+                cut.append((size, receivers, issued + size == op["bytes"], issued))
+                issued += size
+        dealt = 0
+        while not row["replicate"] and issued < op["bytes"]:
+            for gpu, total in shares:
+                if total > dealt:
+                    size = min(most, total - dealt)
+                    cut.append((size, [gpu], dealt + size == total, issued))
+                    issued += size
+            dealt += most
+        return cut
+
+    def _issue(self, number: int, op: Any, size: int, receivers: list[int], last: bool, issued: int) -> Steps:
+        """One granule: issue port, room in the SM's stage, room in the GPU's stage; then it drains while it is issued."""
+        sm, stage = self.sm, self.model.stages[self.gpu]
+        with sm.port.request() as port:
+            yield from self._wait_for_port(port)
+            remote = [gpu for gpu in receivers if gpu != self.gpu]
+            if remote:
+                yield from self._wait_for_room(sm.stage.room.get(size))
+                yield from self._wait_for_room(stage.room.get(size))
+                stall = sm.end_stall()
+                self.stall += stall
+                self.totals["stall_ps"] += stall
+                sm.stage.admit(size)
+                stage.admit(size)
+                self._send(number, op, size, remote, last)
+            total = max(1, int(op["bytes"])) if op["kind"] == p.STORE else size
+            duration = int(op["duration_ps"])
+            before, after = (duration // total * done + duration % total * done // total for done in (issued, issued + size))
+            yield from self.spend(after - before)
+        self.totals["stored_bytes"] += size
+        if self.gpu in receivers and last and op["counter"] != p.NO_COUNTER:
+            self.model.counters[int(op["counter"] + op["stride"] * self.gpu)].bump(1)
+
+    def _wait_for_port(self, port: simpy.Event) -> Steps:
+        if port.triggered:
+            return
+        since, stalled = self.now, self.sm.stall_clock()
+        yield from self.turn(port)
+        stall = self.sm.stall_clock() - stalled
+        self.stall += stall
+        self.totals["stall_ps"] += stall
+        if self.now - since > stall:
+            self._account_wait(self.now - since - stall, CAUSE["issue"])
+
+    def _wait_for_room(self, room: simpy.Event) -> Steps:
+        if not room.triggered:
+            self.sm.begin_stall()
+            yield from self.turn(room)
+
+    def _send(self, number: int, op: Any, size: int, receivers: list[int], last: bool) -> None:
+        network, counters, now = self.model.network, self.model.counters, self.now
+        ticket = network.take_tickets(len(receivers))
+        left = len(receivers)
+
+        def on_drained() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self.model.stages[self.gpu].drain(size)
+                self.sm.stage.drain(size)
+
+        def granule(index: int, receiver: int) -> Granule:
+            g = Granule(ticket + index, size, self.gpu, receiver, self.number, number, now, on_drained=on_drained)
+            g.reduce = op["kind"] == p.STORE and bool(op["flags"] & p.REDUCE)
+            if op["kind"] == p.SIGNAL:
+                g.on_visible = lambda: counters[int(op["counter"])].bump(int(op["count"]))
+            elif last and op["counter"] != p.NO_COUNTER:
+                g.on_visible = lambda: counters[int(op["counter"] + op["stride"] * receiver)].bump(1)
+            return g
+
+        granules = [granule(index, receiver) for index, receiver in enumerate(receivers)]
+        if op["kind"] == p.STORE and self.model.program.destinations[op["target"]]["replicate"]:
+            network.multicast(Granule(ticket, size, self.gpu, receivers[0], self.number, number, now), granules)
+        else:
+            granules[0].scatter = op["kind"] == p.STORE and bool(self.model.layout.scatter[op["target"]])
+            network.send(granules[0])
+
+    def _load(self, number: int, op: Any) -> None:
+        """Ask the owner for the data; its reply comes in granules, and the last of them ends the load."""
+        network, fabric, owner, size = self.model.network, self.model.fabric, int(op["target"]), int(op["bytes"])
+        most = size if owner == self.gpu else fabric.granule_bytes
+        sizes = [min(most, size - done) for done in range(0, size, most)]
+        ticket = network.take_tickets(1 + len(sizes))
+        asked = 0 if owner == self.gpu else -(-size * fabric.request_permille // 1000)
+        self.totals["loaded_bytes"] += size
+
+        def finish() -> None:
+            if op["counter"] != p.NO_COUNTER:
+                self.model.counters[int(op["counter"])].bump(1)
+            self.window.put(1)
+
+        def reply() -> None:
+            for index, part in enumerate(sizes, start=1):
+                g = Granule(ticket + index, part, owner, self.gpu, self.number, number, self.now, is_reply=True)
+                g.on_visible = finish if index == len(sizes) else None
+                if owner == self.gpu:
+                    g.finish = self.now
+                    network.arrive(g)
+                else:
+                    network.send(g)
+
+        request = Granule(ticket, asked, self.gpu, owner, self.number, number, self.now)
+        network.request(request, reply)
+
+
+class Model:
+    """Everything that lives while a Program runs."""
+
+    def __init__(self, program: Program, fabric: Fabric, layout: Layout) -> None:
+        self.program, self.fabric, self.layout = program, fabric, layout
+        self.env = OrderedEnvironment(initial_time=0)
+        self.network = Network(self.env, fabric)
+        self.counters = [Counter(*row) for row in program.counters.tolist()]
+        first = program.queues["first"]
+        self.queues = [
+            Queue(program.queue_tasks[a : a + n].tolist()) for a, n in zip(first, program.queues["n_tasks"], strict=True)
+        ]
+        self.stages = [Stage(self.env, int(capacity)) for capacity in fabric.capacity_gpu]
+        self.sms = [IssueQueue(self.env, int(fabric.capacity_sm[gpu])) for gpu in layout.sm_gpu]
+        self.lane_totals = np.zeros(len(program.lanes), LANE_TOTAL)
+        self.spans = np.zeros(layout.n_spans, SPAN)
+        self.spans["group"] = NONE
+        self.op_records: list[tuple[int, ...]] = []
+        self.lane_turns = 0
+        self.groups = [Group(self, number) for number in range(len(program.groups))]
+        self.lanes = [Lane(self, number) for number in range(len(program.lanes))]
+        self.running = set(range(len(self.lanes)))
+
+    def record(self, lane: Lane, task: int, op: int, start: int) -> None:
+        cause = lane.cause if lane.wait > 0 else NONE
+        self.op_records.append((lane.number, task, op, cause, start, lane.now, lane.stall, lane.wait))
+
+
+def run(program: Program, fabric: Fabric, layout: Layout, full: bool) -> tuple[Outcome, list[Stuck]]:
+    """Run a Program. Returns the outcome and the lanes that could not finish."""
+    model = Model(program, fabric, layout)
+    for lane in model.lanes:
+        model.env.process(lane.live())
+    model.env.run()
+    network = model.network
+    granules = np.array(sorted(network.records), dtype=np.int64).reshape(-1, len(GRANULE_RECORD.names or ()))
+    records = np.zeros(len(granules) if full else 0, GRANULE_RECORD)
+    for column, name in enumerate(GRANULE_RECORD.names or ()):
+        if full:
+            records[name] = granules[:, column]
+    outcome = Outcome(
+        lanes=model.lane_totals,
+        spans=model.spans,
+        ports=np.array(list(network.totals()), dtype=PORT_TOTAL),
+        peak_sm_bytes=np.array([sm.stage.peak for sm in model.sms], dtype=np.int64),
+        peak_gpu_bytes=np.array([stage.peak for stage in model.stages[: program.n_gpus]], dtype=np.int64),
+        counters=np.array([counter.value for counter in model.counters], dtype=np.int64),
+        events=model.lane_turns + network.events,
+        granules=network.tickets,
+        lanes_end_ps=int(model.lane_totals["end_ps"].max(initial=0)),
+        arrived_ps=network.arrived_ps,
+        op_records=np.array(model.op_records if full else [], dtype=OP_RECORD),
+        granule_records=records,
+    )
+    return outcome, [Stuck(number, *model.lanes[number].place) for number in sorted(model.running)]

@@ -1,0 +1,157 @@
+"""Run a Program on a Fabric: check it, choose an engine, and turn its outcome into a `Trace`.
+
+    >>> from xstage.sim.program_builder import ProgramBuilder
+    >>> from xstage.sim.topology import StageParameters, switch
+    >>> empty = ProgramBuilder(n_gpus=1).build()
+    >>> simulate(empty, switch(1, 717_000_000, StageParameters(1024, 30 << 10, 4 << 20))).makespan_ps
+    0
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from . import program as p
+from .errors import DeadlockError, InputError, LimitError, ProgramError
+from .outcome import Layout, Outcome, Stuck
+from .program_view import op_repeats
+from .trace import Trace
+
+if TYPE_CHECKING:
+    from .program import Program
+    from .topology import Fabric
+
+EngineName = Literal["compiled", "simpy"]
+TraceLevel = Literal["off", "summary", "full"]
+
+LATEST_PS = 2**62
+MOST_SHOWN = 5
+
+
+def simulate(
+    program: Program, fabric: Fabric, engine: EngineName = "compiled", trace: TraceLevel = "summary"
+) -> Trace:
+    """Run `program` to its end.
+
+    `trace` is how much is kept: totals by lane, port and stage ("off"), with a span for each task and lane ("summary"),
+    or with every op and granule ("full"). Both engines give the same integers.
+
+    Raises `InputError` for an unknown engine or level, `ProgramError` if the program does not fit the fabric,
+    `LimitError` if it could run beyond 2^62 ps, `DeadlockError` if it can never finish.
+    """
+    for field, value, allowed in (("engine", engine, EngineName), ("trace", trace, TraceLevel)):
+        if value not in get_args(allowed):
+            raise InputError("is unknown", field=field, value=value, allowed=get_args(allowed))
+    _check_fit(program, fabric)
+    layout = Layout.of(program, fabric)
+    started = perf_counter()
+    if engine == "compiled":
+        from . import engine_compiled
+
+        outcome, stuck = engine_compiled.run(program, fabric, layout, trace == "full")
+    else:
+        from . import engine_simpy
+
+        outcome, stuck = engine_simpy.run(program, fabric, layout, trace == "full")
+    wall_s = perf_counter() - started
+    if stuck:
+        raise DeadlockError(_describe_deadlock(program, outcome, stuck))
+    _refuse_leftovers(program, layout, outcome)
+    return Trace(program, fabric, layout, outcome, engine, trace, wall_s)
+
+
+def _check_fit(program: Program, fabric: Fabric) -> None:
+    if program.n_gpus > fabric.n_gpus:
+        raise ProgramError(f"the program uses {program.n_gpus} GPUs, the fabric has {fabric.n_gpus}")
+    _check_routes(program, fabric)
+    latest = worst_case_finish_ps(program, fabric)
+    if latest > LATEST_PS:
+        raise LimitError(
+            f"the run could last {latest / 1e12:.3g} s; times are whole picoseconds below 2^62 ({LATEST_PS / 1e12:.3g} s)"
+        )
+
+
+def _check_routes(program: Program, fabric: Fabric) -> None:
+    lengths = np.diff(fabric.route_first).reshape(fabric.n_gpus, fabric.n_gpus)[: program.n_gpus, : program.n_gpus]
+    missing = (lengths == 0) & ~np.eye(program.n_gpus, dtype=bool)
+    if missing.any():
+        source, destination = np.argwhere(missing)[0]
+        raise ProgramError(f"GPU {destination} cannot be reached from GPU {source} on this topology")
+
+
+def worst_case_finish_ps(program: Program, fabric: Fabric) -> float:
+    """An upper bound of the run time in ps: everything one after the other, over the slowest port of the longest route."""
+    ops, repeats = program.ops, op_repeats(program).astype(float)
+    copies = np.ones(len(ops))
+    store = ops["kind"] == p.STORE
+    copies[store] = np.maximum(1, program.destinations["n_shares"][ops["target"][store]])
+    moves = np.isin(ops["kind"], (p.STORE, p.LOAD, p.SIGNAL))
+    hops = float(np.diff(fabric.route_first).max(initial=0)) + 1
+    moved = np.where(ops["kind"] == p.SIGNAL, fabric.signal_bytes, ops["bytes"]) * copies * (1 + fabric.request_permille / 1000)
+    pieces = moved / fabric.granule_bytes + copies + 1
+    slowest = float(fabric.rates_kbs.min(initial=2**62))
+    transfer = np.where(moves, hops * (moved * 1e9 / slowest + pieces) + 2 * float(fabric.latency_ps.max(initial=0)), 0)
+    start = float(program.lanes["start_ps"].max(initial=0))
+    return start + float(((ops["duration_ps"] + transfer) * repeats).sum())
+
+
+def _refuse_leftovers(program: Program, layout: Layout, outcome: Outcome) -> None:
+    listed = np.zeros(len(program.tasks), dtype=bool)
+    listed[program.queue_tasks] = True
+    has_runs = program.tasks["n_runs"] > 0
+    never = listed & has_runs
+    never[never] = outcome.spans["group"][layout.span_first[never]] < 0
+    if never.any():
+        raise ProgramError(
+            f"{int(never.sum())} tasks were never taken, the first is tasks[{int(np.argmax(never))}]: "
+            "every plan that visits their queue ended before it was empty"
+        )
+
+
+def _describe_deadlock(program: Program, outcome: Outcome, stuck: list[Stuck]) -> str:
+    lines = [_describe_stuck(program, outcome, one) for one in stuck[:MOST_SHOWN]]
+    more = [f"and {len(stuck) - MOST_SHOWN} more lanes"] if len(stuck) > MOST_SHOWN else []
+    return f"{len(stuck)} lanes can never go on:\n  " + "\n  ".join(lines + more)
+
+
+def _describe_stuck(program: Program, outcome: Outcome, stuck: Stuck) -> str:
+    lane = program.lanes[stuck.lane]
+    who = f"lane {stuck.lane} (GPU {lane['gpu']}, SM {lane['sm']}, {program.roles[lane['role']]})"
+    if stuck.op < 0:
+        return f"{who} waits for its group's next task; {_describe_guards(program, outcome, int(lane['group']))}"
+    op = program.ops[stuck.op]
+    kind, counter, count = p.KIND_NAMES[op["kind"]].upper(), int(op["counter"]), int(op["count"])
+    where = f"at ops[{stuck.op}] ({kind}) of task {stuck.task}"
+    if op["kind"] == p.WAIT:
+        return f"{who} {where}: {_describe_counter(program, outcome, counter, count)}"
+    if op["kind"] == p.ACQUIRE:
+        return f"{who} {where}: needs {count} of slot {counter} of its group, which nobody gives"
+    return f"{who} {where}: waits behind another lane of its SM"
+
+
+def _describe_counter(program: Program, outcome: Outcome, counter: int, needed: int) -> str:
+    value, cause = int(outcome.counters[counter]), p.CAUSES[program.counters["cause"][counter]]
+    return f"counter {counter} ({cause}) is {value}, needs {needed}: {needed - value} missing"
+
+
+def _describe_guards(program: Program, outcome: Outcome, group: int) -> str:
+    plan = program.plans[program.groups["plan"][group]]
+    steps = program.steps[plan["first_step"] : plan["first_step"] + plan["n_prefix"] + plan["n_repeat"]]
+    taken = np.zeros(len(program.tasks), dtype=bool)
+    first_span = np.cumsum(program.tasks["n_runs"]) - program.tasks["n_runs"]
+    has_runs = program.tasks["n_runs"] > 0
+    taken[has_runs] = outcome.spans["group"][first_span[has_runs]] >= 0
+    for queue in dict.fromkeys([*steps["queue"].tolist(), *steps["otherwise"].tolist()]):
+        if queue == p.NO_QUEUE:
+            continue
+        row = program.queues[queue]
+        tasks = program.queue_tasks[row["first"] : row["first"] + row["n_tasks"]]
+        for task in tasks[~taken[tasks]][:1]:
+            guards = zip(program.tasks[task]["guard_counter"], program.tasks[task]["guard_count"], strict=True)
+            for counter, needed in guards:
+                if counter != p.NO_COUNTER and outcome.counters[counter] < needed:
+                    return f"task {task} is guarded: {_describe_counter(program, outcome, int(counter), int(needed))}"
+    return "another lane of the group is too far behind"

@@ -1,0 +1,191 @@
+"""A machine: SMs, the post-issue stage behind their stores, and the interconnect that drains it.
+
+Three parts that can be combined freely: `compute` (what an SM and its memory can do), `stage` (T_iss0 and Q) and
+`interconnect` (R, wiring, latency). Every number carries its source, see `Sourced`. In a file a machine reads
+
+    compute:      {sms: {value: 148, source: ...}, ...}
+    stage:        {t0: ..., issue_rate: ..., capacity_sm: ..., capacity_gpu: ..., granule: ...}
+    interconnect: {kind: ..., gpus: ..., drain_rate: ..., latency: ..., ...}
+
+The files are in scenarios/machines; scenarios/machine_files.py reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from . import topology
+from .burst_gap import XStage
+from .checked import Checked, Where, check, nowhere, refusal
+from .errors import InputError
+from .quantities import Count, Efficiency, Fraction, Positive, Rate, Size, Sourced, Text, Time, not_given
+
+PARTS = ("compute", "stage", "interconnect")
+
+Destination = Literal["peer", "all"]
+"""Where a burst goes: to one other GPU, or scattered over all of them."""
+
+
+class ComputeProfile(Checked):
+    """What one GPU computes with. Rates are dense; a number that is not known is left out."""
+
+    sms: Sourced[Count]
+    clock_mhz: Sourced[Positive] | None = None
+    bf16_tflops: Sourced[Positive] | None = None
+    fp8_tflops: Sourced[Positive] | None = None
+    fp4_tflops: Sourced[Positive] | None = None
+    hbm: Sourced[Size] | None = None
+    hbm_rate: Sourced[Rate] | None = None
+    l2: Sourced[Size] | None = None
+
+
+class StageProfile(Checked):
+    """The post-issue stage of one GPU. A burst of B bytes issues in T_iss0 = t0 + B / issue_rate if nothing holds it up.
+
+    What the stage holds for K producing SMs is Q(K) = min(K * capacity_sm, capacity_gpu). `granule` is the resolution of
+    the simulation, no property of the hardware: stores are cut into pieces of this size.
+    """
+
+    t0: Sourced[Time]
+    issue_rate: Sourced[Rate]
+    capacity_sm: Sourced[Size]
+    capacity_gpu: Sourced[Size]
+    granule: Sourced[Size]
+
+    @model_validator(mode="after")
+    def _granule_fits(self) -> StageProfile:
+        room = min(self.capacity_sm.value, self.capacity_gpu.value)
+        if self.granule.value > room:
+            raise refusal("does not fit into the stage", key=("granule", "value"), allowed=f"at most {room} B")
+        return self
+
+
+class InterconnectProfile(Checked):
+    """The wiring of one NVLink domain, or its like. Rates are what stores achieve, of one GPU and one direction.
+
+    `switch`: every GPU stores at `drain_rate` (R), whoever the receivers are. `direct`: one link of `link_rate` for each
+    ordered pair of GPUs, so R is one link towards one peer and all of them together for a scatter.
+    `fan_out_efficiency` lowers the rate of a scatter, `reduce_efficiency` that of stores that add, at the receiver, and
+    `duplex_efficiency` all rates, always. A load request costs its sender `load_request_fraction` of the bytes asked for.
+    """
+
+    kind: Sourced[Literal["switch", "direct"]]
+    gpus: Sourced[Count]
+    drain_rate: Sourced[Rate] | None = None
+    link_rate: Sourced[Rate] | None = None
+    latency: Sourced[Time]
+    local_latency: Sourced[Time] = Field(default=not_given(0, "a store to a GPU's own memory is visible at once"))
+    fan_out_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "a scatter drains as fast as a plain store"))
+    duplex_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "both directions at once cost nothing"))
+    reduce_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "adding costs the receiver nothing"))
+    load_request_fraction: Sourced[Fraction] = Field(default=not_given(0.0, "load requests cost nothing"))
+    reply_arbitration: Sourced[Literal["fifo", "fair"]] = Field(default=not_given("fifo", "first come, first served"))
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> InterconnectProfile:
+        needed, other = ("drain_rate", "link_rate") if self.kind.value == "switch" else ("link_rate", "drain_rate")
+        if getattr(self, needed) is None:
+            raise refusal(f"is missing, and kind {self.kind.value} needs it", key=(needed,))
+        if getattr(self, other) is not None:
+            raise refusal(
+                f"has no meaning where kind is {self.kind.value}", key=(other,), allowed=f"null; give {needed}"
+            )
+        return self
+
+
+class Machine(Checked):
+    """GPUs of one kind in one domain. Times in ps, sizes in bytes, rates in kB/s; `parse` reads the text of a file."""
+
+    name: Text
+    description: str = ""
+    compute: ComputeProfile
+    stage: StageProfile
+    interconnect: InterconnectProfile
+
+    @classmethod
+    def parse(cls, data: object, where: Where = nowhere) -> Machine:
+        """A machine from plain data with quantities as text. Raises `InputError` naming the field."""
+        return check(cls, data, where)
+
+    @property
+    def sms(self) -> int:
+        return self.compute.sms.value
+
+    @property
+    def gpus(self) -> int:
+        """The most GPUs that the interconnect joins."""
+        return self.interconnect.gpus.value
+
+    @property
+    def granule_bytes(self) -> int:
+        return self.stage.granule.value
+
+    @overload
+    def issue_time_ps(self, size: int) -> int: ...
+    @overload
+    def issue_time_ps(self, size: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def issue_time_ps(self, size: Any) -> Any:
+        """T_iss0 = t0 + ceil(B / w) of bursts of `size` bytes, in ps; 0 where nothing is stored."""
+        issued = self.stage.t0.value - (-size * 10**9 // self.stage.issue_rate.value)
+        return np.where(size > 0, issued, 0) if isinstance(size, np.ndarray) else issued if size > 0 else 0
+
+    def drain_kbs(self, destination: Destination = "peer", n_gpus: int | None = None) -> int:
+        """R in kB/s: what one GPU drains towards one peer, or towards all others of `n_gpus` (default: all there are)."""
+        wiring, peers = self.interconnect, self._count(n_gpus) - 1
+        scatter = destination == "all" and peers > 1
+        width = wiring.drain_rate or wiring.link_rate
+        assert width is not None  # the validator above
+        links = peers if scatter and wiring.kind.value == "direct" else 1
+        efficiency = wiring.duplex_efficiency.value * (wiring.fan_out_efficiency.value if scatter else 1.0)
+        return int(width.value * links * efficiency)
+
+    def x_stage(self, destination: Destination = "peer", n_gpus: int | None = None) -> XStage:
+        """The machine's three numbers for the closed forms of burst_gap."""
+        return XStage(
+            t0_ps=self.stage.t0.value,
+            issue_kbs=self.stage.issue_rate.value,
+            drain_kbs=self.drain_kbs(destination, n_gpus),
+            capacity_per_producer_bytes=self.stage.capacity_sm.value,
+            capacity_total_bytes=self.stage.capacity_gpu.value,
+        )
+
+    def fabric(self, n_gpus: int | None = None, granule_bytes: int | None = None) -> topology.Fabric:
+        """Stages and ports of the first `n_gpus` GPUs (default: all) as arrays for an engine.
+
+        Raises `InputError` for more GPUs than there are, or a granule that does not fit into the stage.
+        """
+        wiring, count = self.interconnect, self._count(n_gpus)
+        stage = topology.StageParameters(
+            granule_bytes=self.granule_bytes if granule_bytes is None else granule_bytes,
+            capacity_sm_bytes=self.stage.capacity_sm.value,
+            capacity_gpu_bytes=self.stage.capacity_gpu.value,
+            latency_ps=wiring.latency.value,
+            local_latency_ps=wiring.local_latency.value,
+            fan_out_efficiency=wiring.fan_out_efficiency.value,
+            duplex_efficiency=wiring.duplex_efficiency.value,
+            reduce_efficiency=wiring.reduce_efficiency.value,
+            request_permille=round(1000 * wiring.load_request_fraction.value),
+            fair_replies=wiring.reply_arbitration.value == "fair",
+        )
+        if wiring.drain_rate is not None:
+            return topology.switch(count, wiring.drain_rate.value, stage)
+        assert wiring.link_rate is not None  # the validator above
+        return topology.direct(count, wiring.link_rate.value, stage)
+
+    def numbers(self) -> Iterator[tuple[str, Sourced[Any]]]:
+        """Every number that the machine has, by its dotted name."""
+        for part in PARTS:
+            for name, number in getattr(self, part):
+                if number is not None:
+                    yield f"{part}.{name}", number
+
+    def _count(self, n_gpus: int | None) -> int:
+        count = self.gpus if n_gpus is None else n_gpus
+        if not 1 <= count <= self.gpus:
+            raise InputError("is not on this machine", field="gpus", value=count, allowed=f"1 to {self.gpus}")
+        return count

@@ -1,0 +1,189 @@
+"""What happened in a run, as tables with names and units.
+
+Simulated and measured traces have the same columns, so comparing them is a join. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import program as p
+from .errors import InputError
+from .outcome import OP_OF_TASK_WAIT, Layout, Outcome
+from .program_check import expand
+from .units import PS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .program import Program
+    from .topology import Fabric
+
+TAGS = ("phase", "expert", "m_block", "n_block")
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The outcome of one run with the Program and the Fabric that it belongs to. Made by `execute.simulate`."""
+
+    program: Program
+    fabric: Fabric
+    layout: Layout
+    outcome: Outcome
+    engine: str
+    level: str
+    wall_s: float
+
+    @property
+    def makespan_ps(self) -> int:
+        """From time 0 until the last lane is free and the last byte is visible."""
+        return max(self.outcome.lanes_end_ps, self.outcome.arrived_ps)
+
+    def ops(self) -> pd.DataFrame:
+        """One row an op, in order of completion: who (gpu, sm, lane, role), what (task and its tags, op, kind, bytes), when
+        (start_us, end_us) and how much of it was stall_us or wait_us (and for which cause). A row of kind "task" is a lane
+        that waited for its group to take a task. Needs a full trace.
+        """
+        import pandas as pd
+
+        self._need("full", "ops")
+        records = self.outcome.op_records
+        op = records["op"]
+        real = op != OP_OF_TASK_WAIT
+        kind = np.where(real, self.program.ops["kind"][op], len(p.KIND_NAMES)) if len(self.program.ops) else op
+        moves = np.isin(kind, (p.STORE, p.LOAD))
+        return pd.DataFrame(
+            self._who(records["lane"])
+            | {"task": records["task"]}
+            | self._tags(records["task"])
+            | {
+                "op": op,
+                "kind": _names(kind, [*p.KIND_NAMES, "task"]),
+                "bytes": np.where(moves, self.program.ops["bytes"][op], 0) if len(op) else op,
+            }
+            | {f"{name}_us": records[f"{name}_ps"] / PS_PER_US for name in ("start", "end", "stall", "wait")}
+            | {"cause": _names(records["cause"], p.CAUSES)}
+        )
+
+    def granules(self) -> pd.DataFrame:
+        """One row a granule by ticket: from where to where, bytes, and when it was admitted, drained and visible (us).
+        Requests of loads are among them. Needs a full trace.
+        """
+        import pandas as pd
+
+        self._need("full", "granules")
+        records = self.outcome.granule_records
+        columns = {name: records[name] for name in ("ticket", "lane", "op", "source", "destination", "bytes")}
+        kind = self.program.ops["kind"][records["op"]] if len(records) else records["op"]
+        return pd.DataFrame(
+            columns
+            | {"kind": _names(kind, p.KIND_NAMES)}
+            | {f"{name}_us": records[f"{name}_ps"] / PS_PER_US for name in ("admitted", "drained", "visible")}
+        )
+
+    def spans(self) -> pd.DataFrame:
+        """One row a task and lane: from the first to the last of its ops, and the stall in between (us)."""
+        import pandas as pd
+
+        if self.level == "off":
+            self._need("summary", "spans")
+        spans, tasks = self.outcome.spans, self.program.tasks
+        task, row = expand(self.layout.span_first, tasks["n_runs"])
+        ran = spans["group"][row] >= 0
+        task, row = task[ran], row[ran]
+        group = spans["group"][row]
+        lane = self.program.groups["first_lane"][group] + row - self.layout.span_first[task]
+        return pd.DataFrame(
+            self._who(lane)
+            | {"task": task}
+            | self._tags(task)
+            | {f"{name}_us": spans[f"{name}_ps"][row] / PS_PER_US for name in ("start", "end", "stall")}
+            | {"span_us": (spans["end_ps"][row] - spans["start_ps"][row]) / PS_PER_US}
+        )
+
+    def lanes(self) -> pd.DataFrame:
+        """One row a lane: when it ended, how long it was busy, stalled, and waiting by cause (us), bytes issued and loaded.
+
+        start + busy + stall + waits = end, to the last picosecond.
+        """
+        import pandas as pd
+
+        totals = self.outcome.lanes
+        waits = {f"wait_{cause}_us": totals["wait_ps"][:, i] / PS_PER_US for i, cause in enumerate(p.CAUSES)}
+        return pd.DataFrame(
+            self._who(np.arange(len(totals)))
+            | {"start_us": self.program.lanes["start_ps"] / PS_PER_US}
+            | {f"{name}_us": totals[f"{name}_ps"] / PS_PER_US for name in ("end", "busy", "stall")}
+            | waits
+            | {name: totals[name] for name in ("stored_bytes", "loaded_bytes")}
+        )
+
+    def ports(self) -> pd.DataFrame:
+        """One row a port: bytes passed, busy time (us), and its share of the makespan (use_pct)."""
+        import pandas as pd
+
+        totals = self.outcome.ports
+        return pd.DataFrame(
+            {
+                "port": self.fabric.port_names,
+                "bytes": totals["bytes"],
+                "busy_us": totals["busy_ps"] / PS_PER_US,
+                "use_pct": 100 * totals["busy_ps"] / max(1, self.makespan_ps),
+            }
+        )
+
+    def occupancy(self, gpu: int) -> pd.DataFrame:
+        """Bytes held in the stage of a GPU over time, as steps: time_us and held_bytes from then on. Needs a full trace."""
+        import pandas as pd
+
+        time, held = self.occupancy_steps(gpu)
+        return pd.DataFrame({"time_us": time / PS_PER_US, "held_bytes": held})
+
+    def occupancy_steps(self, gpu: int) -> tuple[Any, Any]:
+        """As `occupancy`, as two integer arrays in ps and bytes."""
+        self._need("full", "occupancy")
+        records = self.outcome.granule_records
+        stored = np.isin(self.program.ops["kind"][records["op"]], (p.STORE, p.SIGNAL)) & (records["source"] == gpu)
+        records = records[stored]
+        # The copies of a multicast share one place in the stage, from admission until the last of them is drained.
+        key = np.stack([records["lane"].astype(np.int64), records["op"], records["admitted_ps"]])
+        _, place = np.unique(key, axis=1, return_inverse=True)
+        multicast = _is_multicast(self.program, records["op"])
+        place = np.where(multicast, place.ravel(), len(records) + np.arange(len(records)))
+        _, first, place = np.unique(place, return_index=True, return_inverse=True)
+        drained = np.zeros(len(first), dtype=np.int64)
+        np.maximum.at(drained, place.ravel(), records["drained_ps"])
+        time = np.concatenate([records["admitted_ps"][first], drained])
+        change = np.concatenate([records["bytes"][first], -records["bytes"][first]])
+        order = np.lexsort((change, time))
+        return time[order], np.cumsum(change[order])
+
+    def _who(self, lane: Any) -> dict[str, Any]:
+        rows = self.program.lanes[lane]
+        return {"gpu": rows["gpu"], "sm": rows["sm"], "lane": lane, "role": _names(rows["role"], self.program.roles)}
+
+    def _tags(self, task: Any) -> dict[str, Any]:
+        known = task >= 0
+        rows = self.program.tasks[np.where(known, task, 0)] if len(self.program.tasks) else np.zeros(0, p.TASK)
+        tags = {tag: np.where(known, rows[tag], -1) for tag in TAGS}
+        return tags | {"phase": _names(tags["phase"], self.program.phases)}
+
+    def _need(self, level: str, table: str) -> None:
+        if self.level != level:
+            raise InputError(f"{table} need a {level} trace", field="trace", value=self.level, allowed=[level])
+
+
+def _is_multicast(program: Program, op: Any) -> Any:
+    store = program.ops["kind"][op] == p.STORE
+    row = np.where(store, program.ops["target"][op], 0)
+    return store & (program.destinations["replicate"][row] == 1) if len(program.destinations) else store
+
+
+def _names(index: Any, names: Any) -> Any:
+    """Categories for a column of small numbers; -1 is a missing value."""
+    import pandas as pd
+
+    return pd.Categorical.from_codes(np.asarray(index, dtype=np.int64), categories=list(names))

@@ -1,0 +1,85 @@
+"""Quantities at the edge (text with units) and inside (integers: bytes, picoseconds, kB/s).
+
+Inside the simulator a time is a whole number of picoseconds, a size a whole number of bytes and a rate a whole number of
+kB/s (1 GB/s = 10^6 kB/s), so that two engines can agree to the last digit. GB is 10^9 bytes, GiB is 2^30.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from .errors import InputError
+
+PS_PER_NS = 1_000
+PS_PER_US = 1_000_000
+KBS_PER_GBS = 1_000_000
+
+_SIZE = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_TIME_PS = {"PS": 1, "NS": 10**3, "US": 10**6, "MS": 10**9, "S": 10**12}
+_RATE_KBS = {"KB/S": 1, "MB/S": 10**3, "GB/S": 10**6, "TB/S": 10**9}
+_SPELLING = {
+    "size": "a number with B, KB, MB, GB, KiB, MiB or GiB, such as '32 KiB'",
+    "time": "a number with ps, ns, us, ms or s, such as '0.76 us'",
+    "rate": "a number with kB/s, MB/s, GB/s or TB/s, such as '717 GB/s'",
+}
+_QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ/]*)\s*\Z")
+
+
+def parse_size(text: str | int | float, field: str = "size") -> int:
+    """Bytes in `text`, such as '32 KiB'. Raises `InputError` if it is no size or is negative."""
+    return _parse(text, field, "size", _SIZE)
+
+
+def parse_time(text: str | int | float, field: str = "time") -> int:
+    """Picoseconds in `text`, such as '0.76 us'. Raises `InputError` if it is no time or is negative."""
+    return _parse(text, field, "time", _TIME_PS)
+
+
+def parse_rate(text: str | int | float, field: str = "rate") -> int:
+    """kB/s in `text`, such as '717 GB/s'. Raises `InputError` if it is no rate or is not positive."""
+    rate = _parse(text, field, "rate", _RATE_KBS)
+    if rate <= 0:
+        raise InputError("must be above 0", field=field, value=text, allowed=_SPELLING["rate"])
+    return rate
+
+
+def _parse(text: str | int | float, field: str, kind: str, scales: dict[str, int]) -> int:
+    allowed = _SPELLING[kind]
+    match = _QUANTITY.match(text) if isinstance(text, str) else None
+    unit = match.group(2).upper().replace("µ", "U").replace("\u039c", "U") if match else ""
+    if not match or unit not in scales:
+        zero_needs_no_unit = isinstance(text, (int, float)) and not isinstance(text, bool) and text == 0
+        if zero_needs_no_unit:
+            return 0
+        raise InputError(f"is not a {kind}", field=field, value=text, allowed=allowed)
+    amount = float(match.group(1)) * scales[unit]
+    if amount < 0 or not math.isfinite(amount) or amount > 2**62:
+        raise InputError("must be zero or more and below 2^62 units", field=field, value=text, allowed=allowed)
+    return round(amount)
+
+
+def gbs(rate_kbs: int | float) -> float:
+    """GB/s of a rate in kB/s."""
+    return rate_kbs / KBS_PER_GBS
+
+
+def us(time_ps: int | float) -> float:
+    """Microseconds of a time in ps."""
+    return time_ps / PS_PER_US
+
+
+def format_size(size: int | float) -> str:
+    """A size as people write it: '32 KiB', '4.25 MiB', '500 B'."""
+    for name, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size) >= scale:
+            return f"{size / scale:.4g} {name}"
+    return f"{size:.4g} B"
+
+
+def format_time(time_ps: int | float) -> str:
+    """A time as people write it: '0.76 us', '12.3 ms'."""
+    for name, scale in (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
+        if abs(time_ps) >= scale:
+            return f"{time_ps / scale:.4g} {name}"
+    return f"{time_ps:.4g} ps"

@@ -1,0 +1,235 @@
+"""Facts about scenarios: what the catalogue holds, what a file becomes, and how a wrong one is refused."""
+
+import math
+
+import pytest
+
+from xstage.scenarios.catalogue import entries, find_any
+from xstage.scenarios.loader import build_program, load, parse_overrides, resolve, schemas
+from xstage.scenarios.schema import Scenario
+from xstage.scenarios.workloads import WORKLOADS
+from xstage.sim.checked import check
+from xstage.sim.errors import InputError
+from xstage.sim.schedules.burst_train import BurstTrain
+
+KIB = 2**10
+SCENARIOS = [entry.name for entry in entries("scenario")]
+
+WRITTEN = """\
+question: How long?
+machine:
+  base: hgx-b200
+  overrides:
+    interconnect.drain_rate: 358 GB/s
+workload:
+  kind: burst_train
+  producers: 4
+  burst: 32 KiB
+  gap: 1.5 us
+  bursts: 3
+  mode: synchronised
+granule: 512 B
+seed: 7
+"""
+
+
+@pytest.fixture
+def scenario_file(tmp_path):
+    def write(text):
+        file = tmp_path / "mine.yaml"
+        file.write_text(text, encoding="utf-8")
+        return str(file)
+
+    return write
+
+
+def refused(scenario, overrides=None):
+    with pytest.raises(InputError) as caught:
+        load(scenario, overrides, label="--set")
+    return caught.value
+
+
+def test_names_in_the_catalogue_are_unique():
+    names = [entry.name for entry in entries()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_of_the_catalogue_builds_and_asks_a_question(name):
+    resolved = load(name)
+    program, fabric = build_program(resolved)
+    assert resolved.scenario.name == name
+    assert resolved.scenario.question.endswith("?")
+    assert program.n_gpus == fabric.n_gpus == resolved.scenario.workload.gpus
+    assert len(program.ops) > 0
+
+
+def test_a_file_becomes_a_machine_a_shape_and_a_fabric(scenario_file):
+    resolved = load(scenario_file(WRITTEN))
+    assert resolved.scenario.name == "mine"
+    assert resolved.scenario.workload.shape() == BurstTrain(
+        producers=4, burst_bytes=32 * KIB, gap_ps=1_500_000, bursts=3, mode="synchronised"
+    )
+    assert resolved.machine.drain_kbs() == 358_000_000
+    assert (resolved.fabric().granule_bytes, resolved.fabric().n_gpus) == (512, 2)
+    assert resolved.scenario.seed == 7
+
+
+def test_what_a_file_leaves_out_has_defaults(scenario_file):
+    workload = "workload: {kind: burst_train, producers: 1, burst: 1 KiB}\n"
+    resolved = load(scenario_file("question: q?\nmachine: hgx-b200\n" + workload))
+    scenario = resolved.scenario
+    assert (scenario.engine, scenario.trace, scenario.seed, scenario.granule) == ("compiled", "summary", 0, None)
+    assert resolved.fabric().granule_bytes == resolved.machine.granule_bytes
+
+
+def test_a_bare_off_is_a_level_of_trace(scenario_file):
+    """YAML reads a bare `off` as false."""
+    assert load(scenario_file(WRITTEN + "trace: off\n")).scenario.trace == "off"
+    assert load(scenario_file(WRITTEN), parse_overrides(["trace=off"])).scenario.trace == "off"
+
+
+def test_a_mapping_and_a_scenario_do_as_well_as_a_file(scenario_file):
+    from_file = load(scenario_file(WRITTEN))
+    scenario = check(Scenario, from_file.scenario.model_dump(mode="json"))
+    assert scenario == from_file.scenario
+    assert resolve(scenario).machine.drain_kbs() == from_file.machine.drain_kbs()
+    assert load(scenario.model_dump()).scenario == scenario
+
+
+def test_a_machine_file_is_found_beside_the_scenario(scenario_file, tmp_path):
+    (tmp_path / "box.yaml").write_text("base: hgx-h100\n", encoding="utf-8")
+    resolved = load(scenario_file(WRITTEN.replace("base: hgx-b200", "base: box.yaml")))
+    assert (resolved.machine.sms, resolved.machine.drain_kbs()) == (132, int(358_000_000 * 0.99))
+
+
+def test_overrides_replace_values_by_path(scenario_file):
+    overrides = {
+        "workload.burst": "64 KiB",
+        "machine.base": "hgx-h100",
+        "machine.stage.t0": "1 us",
+        "granule": None,
+    }
+    resolved = load(scenario_file(WRITTEN), overrides)
+    assert resolved.scenario.workload.burst == 64 * KIB
+    assert resolved.machine.sms == 132
+    assert resolved.machine.stage.t0.value == 1_000_000
+    assert resolved.machine.drain_kbs() == int(358_000_000 * 0.99)
+    assert resolved.scenario.granule is None
+
+
+def test_a_named_machine_can_be_overridden_too():
+    resolved = load("isolated-burst", {"machine.interconnect": "hgx-h100"})
+    assert resolved.machine.drain_kbs() == int(350_000_000 * 0.99)
+    assert resolved.machine.sms == 148
+    assert load("isolated-burst", {"machine": "hgx-h100", "workload.producers": 132}).machine.sms == 132
+
+
+def test_override_texts_are_read_as_yaml():
+    texts = ["a.b=64 KiB", "c=3", "d=0.5", "e=[1, 2]", "f=", "g=x=y"]
+    assert parse_overrides(texts) == {"a.b": "64 KiB", "c": 3, "d": 0.5, "e": [1, 2], "f": None, "g": "x=y"}
+
+
+@pytest.mark.parametrize(
+    "texts, said",
+    [
+        (["workload.burst"], "'workload.burst': has no '='"),
+        (["a={"], "--set a:1: is not YAML"),
+        (["a=1", "a=2"], "--set, a = '2': is given twice"),
+    ],
+)
+def test_override_texts_that_mean_nothing_are_refused(texts, said):
+    with pytest.raises(InputError) as caught:
+        parse_overrides(texts)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path, value, said",
+    [
+        ("workload.brust", "1 KiB", "--set workload.brust = '1 KiB': is not a known key; did you mean 'burst'?"),
+        ("wrkload.burst", "1 KiB", "--set wrkload.burst = '1 KiB': is not a known key; did you mean 'workload'?"),
+        ("workload.burst", 32, "--set workload.burst = 32: is not a size"),
+        ("workload.burst", "-1 KiB", "--set workload.burst = '-1 KiB': must be zero or more"),
+        ("workload.burst", "1 us", "--set workload.burst = '1 us': is not a size"),
+        ("workload.gap", math.nan, "--set workload.gap = nan: is not a time"),
+        ("workload.producers", -1, "--set workload.producers = -1: must be at least 0"),
+        ("workload.producers", 1.5, "--set workload.producers = 1.5: must be a whole number"),
+        ("workload.producers", 149, "--set workload.producers = 149: is more than the 148 SMs a GPU of hgx-b200"),
+        ("workload.gpus", 1, "--set workload.gpus = 1: must be at least 2"),
+        ("workload.gpus", 9, "--set workload.gpus = 9: is more than the 8 GPUs of hgx-b200 (allowed: at most 8)"),
+        ("workload.mode", "synchronized", "is not known; did you mean 'synchronised'?"),
+        ("workload.kind", "burst", "--set workload.kind = 'burst': is not known"),
+        ("workload", {"producers": 1}, "--set workload, workload.kind: is missing"),
+        ("workload", 3, "--set workload = 3"),
+        ("workload.burst.deep", 1, "workload.burst is not a mapping"),
+        ("granule", "31 KiB", "--set granule = 31744: is more than the 30720 B of room in a stage of hgx-b200"),
+        ("granule", "0 KiB", "--set granule = '0 KiB': must be above 0"),
+        ("engine", "fast", "(allowed: 'simpy' or 'compiled')"),
+        ("trace", True, "--set trace = True: is not known"),
+        ("seed", -1, "--set seed = -1: must be at least 0"),
+        ("seed", "x", "--set seed = 'x': must be a whole number"),
+        ("question", "two\nlines", "must be one line"),
+        ("machine", "hgx-b20", "--set machine = 'hgx-b20': is not in the catalogue; did you mean 'hgx-b200'?"),
+        ("machine", [1], "--set machine: is no machine"),
+        ("machine.interconnect.latency", "1 KiB", "--set machine.interconnect.latency = '1 KiB': is not a time"),
+        ("machine.interconnect.latncy", "1 us", "did you mean 'latency'?"),
+        ("machine.overrides", 3, "--set machine.overrides = 3: must be a mapping"),
+        ("machine.compute", "hgx-h100", "producers = 148: is more than the 132 SMs"),
+        ("a..b", 1, "is no path"),
+    ],
+)
+def test_an_override_that_cannot_be_is_refused(path, value, said):
+    assert said in str(refused("isolated-burst", {path: value}))
+
+
+@pytest.mark.parametrize(
+    "old, new, line, field",
+    [
+        ("  burst: 32 KiB", "  brust: 32 KiB", 9, "workload.brust"),
+        ("  burst: 32 KiB", "", 6, "workload.burst"),
+        ("  burst: 32 KiB", "  burst: 32", 9, "workload.burst"),
+        ("  kind: burst_train", "  kind: megamoe9", 7, "workload.kind"),
+        ("  producers: 4", "  producers: 149", 8, "workload.producers"),
+        ("  mode: synchronised", "  mode: together", 12, "workload.mode"),
+        ("358 GB/s", "358 GB", 5, "interconnect.drain_rate.value"),
+        ("interconnect.drain_rate", "interconnect.rate", 5, "interconnect.rate"),
+        ("base: hgx-b200", "base: hgx-b20", 3, "machine"),
+        ("granule: 512 B", "granule: 1 MiB", 13, "granule"),
+        ("question: How long?", "", None, "question"),
+        ("seed: 7", "sead: 7", 14, "sead"),
+        ("seed: 7", "seed: 7\nseed: 8", 15, "seed"),
+    ],
+)
+def test_errors_name_file_line_and_field(scenario_file, old, new, line, field):
+    assert old in WRITTEN
+    file = scenario_file(WRITTEN.replace(old, new))
+    error = refused(file)
+    assert error.file == file
+    assert error.field == field
+    assert line is None or error.line == line
+
+
+def test_an_unknown_name_is_refused_with_the_closest_and_a_missing_file_as_missing():
+    assert "did you mean 'isolated-burst'?" in str(refused("isolated-brust"))
+    assert str(refused("nope.yaml")) == "nope.yaml: no such file"
+    with pytest.raises(InputError, match=r"did you mean 'hgx-b200'\?"):
+        find_any("hgx-b20")
+
+
+@pytest.mark.parametrize("text", ["- 1\n", "text\n", "{}\n"])
+def test_what_is_no_scenario_is_refused(scenario_file, text):
+    assert refused(scenario_file(text)).file
+
+
+def test_a_train_of_nothing_is_a_program():
+    program, _ = build_program(load("isolated-burst", {"workload.producers": 0}))
+    assert len(program.lanes) == 0
+
+
+def test_the_schemas_describe_every_kind_and_key():
+    scenario = schemas()["scenario"]
+    assert set(Scenario.model_fields) == set(scenario["properties"])
+    assert set(scenario["properties"]["workload"]["discriminator"]["mapping"]) == set(WORKLOADS)
+    assert scenario["$defs"]["BurstTrainWorkload"]["properties"]["burst"]["type"] == "string"
+    assert scenario["additionalProperties"] is False

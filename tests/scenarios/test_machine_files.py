@@ -1,0 +1,139 @@
+"""Facts about the machines that come with xstage, and how a machine file builds on another."""
+
+import pytest
+
+from xstage.scenarios.catalogue import entries
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.burst_gap import capacity, knee
+from xstage.sim.errors import InputError
+
+KIB, MIB = 2**10, 2**20
+MACHINES = [entry.name for entry in entries("machine")]
+
+
+@pytest.fixture
+def machine_file(tmp_path):
+    def write(text, name="mine.yaml"):
+        file = tmp_path / name
+        file.write_text(text, encoding="utf-8")
+        return str(file)
+
+    return write
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_machine_of_the_catalogue_loads_under_its_name_and_says_what_it_is(name):
+    machine = load_machine(name)
+    assert machine.name == name
+    assert machine.description
+    assert machine.fabric().n_gpus == machine.gpus
+    assert all(number.source for _, number in machine.numbers())
+
+
+def test_hgx_b200_has_the_published_three_numbers():
+    """arXiv 2607.23264: T_iss0 = 0.76 us at 32 KiB, R = 717 GB/s, Q = 4.25 MiB at K = 148, knee 33 KiB a producer."""
+    machine = load_machine("hgx-b200")
+    assert machine.sms == 148
+    assert machine.issue_time_ps(32 * KIB) == pytest.approx(760_000, abs=5_000)
+    assert machine.drain_kbs() == 717_000_000
+    assert capacity(machine.x_stage(), 148) == 4.25 * MIB
+    assert capacity(machine.x_stage(), 1) == 30 * KIB
+    assert knee(machine.x_stage(), 148) / KIB == pytest.approx(33, abs=0.5)
+
+
+def test_three_senders_into_one_gh200_keep_their_own_links():
+    """Public nvbandwidth log: 124.6 GB/s to one peer, 373.7 GB/s from three senders into one GPU."""
+    machine = load_machine("gh200-quad", {"interconnect.duplex_efficiency": 1.0})
+    fabric = machine.fabric()
+    routes = [fabric.route(sender, 0) for sender in (1, 2, 3)]
+    assert not set(routes[0][:-1]) & set(routes[1][:-1])
+    assert machine.drain_kbs("peer") == 124_600_000
+    assert fabric.rates_kbs[routes[0][-1], 0] / 1e6 == pytest.approx(373.7, abs=0.2)
+
+
+def test_a_file_changes_single_numbers_of_its_base(machine_file):
+    file = machine_file(
+        "base: hgx-b200\ndescription: half the links\n"
+        "interconnect:\n  drain_rate: {value: 358 GB/s, assumed: true, source: half of 717}\n"
+    )
+    machine, base = load_machine(file), load_machine("hgx-b200")
+    assert (machine.name, machine.description) == ("mine", "half the links")
+    assert machine.drain_kbs() == 358_000_000
+    assert machine.interconnect.drain_rate.source == "half of 717"
+    assert machine.stage == base.stage
+
+
+def test_h100_sms_on_another_fabric_are_two_lines(machine_file):
+    machine = load_machine(machine_file("base: hgx-b200\ncompute: hgx-h100\n"))
+    assert machine.compute == load_machine("hgx-h100").compute
+    assert machine.interconnect == load_machine("hgx-b200").interconnect
+
+
+def test_a_file_can_build_on_a_file_beside_it(machine_file, tmp_path):
+    machine_file("base: hgx-b200\n", "below.yaml")
+    machine = load_machine(machine_file("base: ./below.yaml\nname: above\n"))
+    assert machine.name == "above"
+
+
+def test_null_takes_a_number_away(machine_file):
+    machine = load_machine(machine_file(
+        "base: hgx-b200\ncompute: {fp4_tflops: null}\n"
+        "interconnect:\n  kind: {value: direct, source: x}\n  drain_rate: null\n"
+        "  link_rate: {value: 100 GB/s, source: x}\n"
+    ))  # fmt: skip
+    assert machine.compute.fp4_tflops is None
+    assert machine.drain_kbs("all") == 700_000_000
+
+
+def test_bases_that_lead_back_are_refused(machine_file):
+    machine_file("base: ./b.yaml\n", "a.yaml")
+    with pytest.raises(InputError, match=r"a\.yaml:1: base = './b.yaml': leads back to this machine"):
+        load_machine(machine_file("base: ./a.yaml\n", "b.yaml"))
+    with pytest.raises(InputError, match="leads back to this machine"):
+        load_machine(machine_file("base: hgx-b200\ncompute: ./self.yaml\n", "self.yaml"))
+
+
+def test_an_override_is_marked_as_assumed_and_shows_in_the_name():
+    machine = load_machine("hgx-b200", {"interconnect.drain_rate": "358 GB/s", "compute": "hgx-h100"})
+    assert machine.drain_kbs() == 358_000_000
+    assert machine.interconnect.drain_rate.assumed
+    assert machine.interconnect.drain_rate.source == "set by override interconnect.drain_rate"
+    assert machine.sms == 132
+    assert machine.name == "hgx-b200 with interconnect.drain_rate = 358 GB/s, compute = hgx-h100"
+
+
+@pytest.mark.parametrize(
+    "overrides, said",
+    [
+        ({"interconnect.drane_rate": "1 GB/s"}, r"did you mean 'drain_rate'\?"),
+        ({"drain_rate": "1 GB/s"}, r"override drain_rate.*is no number of a machine.*interconnect.drain_rate"),
+        ({"interconnect.drain_rate.value": "1 GB/s"}, "is no number of a machine"),
+        ({"interconnect.drain_rate": "1 KiB"}, "override interconnect.drain_rate = '1 KiB': is not a rate"),
+        ({"interconnect": "hgx-b20"}, r"override interconnect = 'hgx-b20'.*did you mean 'hgx-b200'\?"),
+        ({"interconnect": 3}, "override interconnect = 3: must be a mapping"),
+        ({"stage.capacity_sm": "512 B"}, "granule.*does not fit into the stage"),
+        ({"stage.t0": None}, "stage.t0: is missing"),
+        ({"": 1}, "is no path"),
+    ],
+)
+def test_an_override_that_means_nothing_is_refused(overrides, said):
+    with pytest.raises(InputError, match=said):
+        load_machine("hgx-b200", overrides)
+
+
+def test_an_unknown_machine_is_refused_with_the_closest_name():
+    with pytest.raises(InputError, match=r"machine = 'hgx-b20'.*did you mean 'hgx-b200'\?.*allowed: .*hgx-h100"):
+        load_machine("hgx-b20")
+
+
+def test_errors_name_the_line_of_the_file_that_has_the_number(machine_file):
+    file = machine_file("base: hgx-b200\ninterconnect:\n  latency: {value: 1 KiB, source: x}\n")
+    with pytest.raises(InputError) as caught:
+        load_machine(file)
+    assert (caught.value.file, caught.value.line, caught.value.field) == (file, 3, "interconnect.latency.value")
+
+
+@pytest.mark.parametrize("text", ["[1, 2]\n", "just text\n", "base: [1]\n", "base: hgx-b200\ncompute: 3\n"])
+def test_what_is_no_machine_is_refused(machine_file, text):
+    with pytest.raises(InputError, match=r"mine\.yaml:\d"):
+        load_machine(machine_file(text))

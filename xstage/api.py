@@ -1,0 +1,157 @@
+"""What the commands do, as functions: each takes plain values and returns a small object or a DataFrame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .scenarios.loader import Resolved, load
+from .scenarios.machine_files import load_machine
+from .sim.errors import InputError
+from .sim.units import parse_size, parse_time
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .scenarios.schema import Engine, Scenario, TraceLevel
+    from .sim.burst_gap import Audit
+    from .sim.machine import Machine
+    from .sim.program import Program
+    from .sim.topology import Fabric
+    from .sim.trace import Trace
+
+__all__ = ["Run", "audit", "catalogue", "load_machine", "load_scenario", "run"]
+
+load_scenario = load
+
+ENGINES = ("simpy", "compiled")
+TRACE_LEVELS = ("off", "summary", "full")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One simulated scenario. `metrics` are those of sim/metrics.py; times in `timing` are seconds of this computer."""
+
+    resolved: Resolved
+    engine: str
+    metrics: dict[str, Any]
+    timing: dict[str, float]
+    program: Program = field(repr=False)
+    fabric: Fabric = field(repr=False)
+    trace: Trace = field(repr=False)
+
+    @property
+    def makespan_us(self) -> float:
+        return float(self.metrics["makespan_us"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage run --json`, without the fields that all answers share."""
+        return {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name, "engine": self.engine,
+                **self.metrics}  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        from .output import run_html
+
+        return run_html(self)
+
+
+def run(
+    scenario: str | Path | Mapping[str, Any] | Scenario | Resolved,
+    *,
+    engine: Engine | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    trace: TraceLevel | None = None,
+) -> Run:
+    """Simulate a scenario: a name of the catalogue, a YAML file, a mapping, or a `Scenario`.
+
+    `overrides` replaces values by dotted path, such as {'workload.burst': '64 KiB'}; `engine` and `trace` replace what the
+    scenario says. Raises `InputError` for what is not acceptable, `DeadlockError` if the schedule can never finish and
+    `LimitError` if it would leave the range of times.
+    """
+    from .sim.execute import simulate
+    from .sim.metrics import summarise
+
+    started = time.perf_counter()
+    resolved = _resolved(scenario, overrides)
+    chosen = _one_of(engine or resolved.scenario.engine, "engine", ENGINES)
+    level = _one_of(trace or resolved.scenario.trace, "trace", TRACE_LEVELS)
+    program, fabric = resolved.program(), resolved.fabric()
+    built = time.perf_counter()
+    outcome = simulate(program, fabric, engine=chosen, trace=level)
+    simulated = time.perf_counter()
+    metrics = summarise(outcome)
+    timing = {
+        "wall_s": time.perf_counter() - started,
+        "build_s": built - started,
+        "simulate_s": simulated - built,
+    }
+    return Run(resolved, chosen, metrics, timing, program, fabric, outcome)
+
+
+def audit(
+    machine: str | Path | Machine,
+    producers: int,
+    burst: str,
+    gap: str = "0 us",
+    synchronised: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+) -> Audit:
+    """Whether bursts of remote stores fit a machine's stage as they are, by what margins, and what to do if not.
+
+    `producers` SMs of one GPU store `burst` ('32 KiB') each and then nothing for `gap` ('4 us'). `machine` is a name of
+    the catalogue, a file or a `Machine`; `overrides` replaces numbers of a named one by dotted path. Closed forms: no
+    simulation runs. Raises `InputError`.
+    """
+    from .sim.burst_gap import audit as audited
+
+    if not isinstance(machine, (str, Path)):
+        _refuse_overrides(overrides, "a Machine")
+    known = load_machine(machine, overrides) if isinstance(machine, (str, Path)) else machine
+    if producers > known.sms:
+        raise InputError(f"is more than the SMs of {known.name}", field="producers", value=producers,
+                         allowed=f"0 to {known.sms}")  # fmt: skip
+    return audited(known.x_stage(), producers, parse_size(burst, "burst"), parse_time(gap, "gap"), synchronised)
+
+
+def catalogue() -> pd.DataFrame:
+    """The scenarios and machines that come with xstage: kind, name, what it is."""
+    import pandas as pd
+
+    return pd.DataFrame(catalogue_rows())
+
+
+def catalogue_rows() -> list[dict[str, str]]:
+    """The rows of `catalogue`."""
+    from .scenarios.catalogue import entries
+
+    return [
+        {"kind": "scenario", "name": entry.name, "text": load(entry.name).scenario.question}
+        if entry.kind == "scenario"
+        else {"kind": "machine", "name": entry.name, "text": load_machine(entry.name).description}
+        for entry in entries()
+    ]
+
+
+def _resolved(
+    scenario: str | Path | Mapping[str, Any] | Scenario | Resolved, overrides: Mapping[str, Any] | None
+) -> Resolved:
+    if not isinstance(scenario, Resolved):
+        return load(scenario, overrides)
+    _refuse_overrides(overrides, "a loaded scenario")
+    return scenario
+
+
+def _refuse_overrides(overrides: Mapping[str, Any] | None, what: str) -> None:
+    if overrides:
+        raise InputError(
+            f"cannot change {what}; give them when it is loaded", field="overrides", value=", ".join(overrides)
+        )
+
+
+def _one_of(value: str, name: str, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise InputError("is not known", field=name, value=value, allowed=allowed)
+    return value

@@ -1,0 +1,262 @@
+"""The `xstage` command. Each subcommand calls one function of the Python interface and prints its answer.
+
+With `--json` standard output is one JSON object and nothing else, also for an error. Exit codes: 0 done, 2 bad input,
+1 failure. Modules are imported when a command needs them, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .output import print_json, progress, show, table, with_common_fields
+
+if TYPE_CHECKING:
+    from .api import Run
+
+# The class of all errors in a command line; where it can be imported from depends on the version of typer.
+CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="xstage",
+    help="Simulate fused GPU communication-computation kernels.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+scenarios_app = typer.Typer(invoke_without_command=True)
+app.add_typer(scenarios_app, name="scenarios")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Replace a value, such as workload.burst=64KiB. Repeatable."),
+]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in words
+    try:
+        code = app(words, prog_name="xstage", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (typer.Abort, KeyboardInterrupt):
+        return _failed({"type": "Interrupted", "message": "interrupted"}, as_json, 1)
+    except CommandLineError as error:
+        message: str = error.format_message() if hasattr(error, "format_message") else str(error)
+        if not message:  # bare `xstage`: typer has printed the help
+            return 2
+        return _failed({"type": "UsageError", "message": message}, as_json, 2)
+    except Exception as error:
+        return _raised(error, as_json)
+    return code if code in (0, 1, 2) else 1 if code else 0
+
+
+def _raised(error: Exception, as_json: bool) -> int:
+    from .sim.errors import InputError, ProgramError, XstageError
+
+    if isinstance(error, XstageError):
+        return _failed(error.as_dict(), as_json, 2 if isinstance(error, (InputError, ProgramError)) else 1)
+    traceback.print_exception(error)
+    return _failed({"type": type(error).__name__, "message": f"unexpected: {error}"}, as_json, 1)
+
+
+def _failed(error: dict[str, object], as_json: bool, code: int) -> int:
+    if as_json:
+        print_json({"error": error})
+    else:
+        print(f"xstage: {error['message']}", file=sys.stderr)
+    return code
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
+        from . import __version__
+
+        print(f"xstage {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def run(
+    scenario: Annotated[str, typer.Argument(help="A name from `xstage scenarios`, or a YAML file.")],
+    engine: Annotated[str | None, typer.Option(help="simpy (readable) or compiled (fast).")] = None,
+    overrides: Overrides = None,
+    trace: Annotated[Path | None, typer.Option(help="Write every op of every lane to this .parquet file.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what each part of the scenario became.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a scenario and print where the time goes."""
+    from .api import run as simulate
+    from .scenarios.loader import load, parse_overrides
+
+    started = time.perf_counter()
+    if trace is not None:
+        _check_suffix(trace)
+    resolved = load(scenario, parse_overrides(overrides or []), label="--set")
+    with progress(f"Simulating {resolved.scenario.name}"):
+        done = simulate(resolved, engine=engine, trace="full" if trace else None)  # type: ignore[arg-type]
+    answer, parts = done.as_dict(), []
+    if explain:
+        from .explain import explain as explained
+        from .explain import explain_parts
+
+        answer["explain"] = explained(resolved, done.program, done.fabric)
+        parts += explain_parts(answer["explain"])
+    if trace is not None:
+        _write_trace(done, trace)
+        answer["trace"] = str(trace)
+    if as_json:
+        timing = done.timing | {"wall_s": time.perf_counter() - started}
+        print_json(with_common_fields(answer, timing, resolved.scenario.seed))
+    else:
+        from .output import run_parts
+
+        show(*parts, *run_parts(done))
+
+
+@app.command()
+def audit(
+    machine: Annotated[str, typer.Option(help="A machine from `xstage scenarios`, or a YAML file.")],
+    producers: Annotated[int, typer.Option(help="SMs of one GPU that store at the same time.")],
+    burst: Annotated[
+        str, typer.Option("--bytes", metavar="SIZE", help="What each stores in one burst, such as '32 KiB'.")
+    ],
+    gap: Annotated[str, typer.Option(metavar="TIME", help="Time without stores between bursts, such as '4 us'.")],
+    synchronised: Annotated[bool, typer.Option("--synchronised", help="Producers start each burst together.")] = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether bursts of stores fit a machine as they are, by what margins, and what to do if not."""
+    from .api import audit as audited
+    from .scenarios.loader import machine_overrides, parse_overrides
+    from .scenarios.machine_files import load_machine
+    from .sim.units import parse_size, parse_time
+
+    started = time.perf_counter()
+    parse_size(burst, "--bytes"), parse_time(gap, "--gap")
+    known = load_machine(machine, machine_overrides(parse_overrides(overrides or [])), label="--set")
+    found = audited(known, producers, burst, gap, synchronised)
+    if as_json:
+        print_json(with_common_fields(found.as_dict(), {"wall_s": time.perf_counter() - started}))
+        return
+    rows = [
+        ("advice", found.advice),
+        ("phase", found.phase.replace("_", "-")),
+        ("a burst issues in", f"{found.t_iss_us:.3f} us, of which stalled {found.stall_us:.3f} us"),
+        ("gap that removes the stall", _gap(found.recovery_gap_us)),
+        ("of which missing", _gap(found.missing_gap_us)),
+        ("drain rate to spare", f"{found.rate_margin_gbs:.1f} GB/s"),
+        ("room to spare at the peak", f"{found.capacity_margin_bytes} B"),
+    ]
+    show(
+        f"{producers} SMs of {known.name} store {burst} each, then nothing for {gap}: {'fits' if found.fits else 'stalls'}.",
+        found.reason, "", table("", ("", ""), rows),
+    )  # fmt: skip
+
+
+@scenarios_app.callback()
+def scenarios(context: typer.Context, as_json: AsJson = False) -> None:
+    """List, show and describe the scenarios and machines that come with xstage."""
+    if context.invoked_subcommand is None:
+        list_scenarios(as_json)
+    elif as_json:
+        raise typer.BadParameter(f"write it after {context.invoked_subcommand}", param_hint="--json")
+
+
+@scenarios_app.command("list")
+def list_scenarios(as_json: AsJson = False) -> None:
+    """List the scenarios and the machines."""
+    from .api import catalogue_rows
+
+    started = time.perf_counter()
+    rows = catalogue_rows()
+    listed = {
+        f"{kind}s": [{"name": row["name"], "text": row["text"]} for row in rows if row["kind"] == kind]
+        for kind in ("scenario", "machine")
+    }
+    if as_json:
+        print_json(with_common_fields(listed, {"wall_s": time.perf_counter() - started}))
+        return
+    names = {kind: [(entry["name"], entry["text"].strip()) for entry in found] for kind, found in listed.items()}
+    show(
+        table("scenarios: xstage run NAME", ("name", "answers"), names["scenarios"]), "",
+        table("machines: the `machine` of a scenario", ("name", "what it is"), names["machines"]),
+    )  # fmt: skip
+
+
+@scenarios_app.command("show")
+def show_scenario(
+    name: Annotated[str, typer.Argument(help="A scenario or a machine.")], as_json: AsJson = False
+) -> None:
+    """Print the file of a scenario or machine, to be copied and changed."""
+    from .scenarios.catalogue import find_any
+    from .scenarios.document import parse, shown_name
+
+    started = time.perf_counter()
+    entry = find_any(name)
+    text, file = entry.file.read_text(encoding="utf-8"), shown_name(entry.file)
+    if as_json:
+        answer = {"name": name, "kind": entry.kind, "file": file, "data": parse(text, file).data}
+        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}))
+    else:
+        sys.stdout.write(text)
+
+
+@scenarios_app.command("schema")
+def show_schema(as_json: AsJson = False) -> None:
+    """Print the JSON schemas of scenario and machine files, for editors and checkers."""
+    from .scenarios.loader import schemas
+
+    started = time.perf_counter()
+    answer: dict[str, Any] = schemas()
+    print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}) if as_json else answer)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Look at versions, processors, the compiled engine's cache and GPUs."""
+    from .diagnosis import doctor as diagnose
+
+    started = time.perf_counter()
+    found = diagnose()
+    if as_json:
+        print_json(with_common_fields(found.as_dict(), {"wall_s": time.perf_counter() - started}))
+    else:
+        rows = [(check.name, check.found if check.ok else f"FAILS: {check.found}") for check in found.checks]
+        show(table("", ("", ""), rows))
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _check_suffix(trace: Path) -> None:
+    from .sim.errors import InputError
+
+    if trace.suffix != ".parquet":
+        raise InputError("has no suffix that can be written", field="--trace", value=str(trace), allowed=".parquet")
+
+
+def _write_trace(done: Run, file: Path) -> None:
+    from .sim.files import write_whole
+
+    with progress(f"Writing {file}"), write_whole(file) as temporary:
+        done.trace.ops().to_parquet(temporary)
+
+
+def _gap(value: float | None) -> str:
+    return "none: no gap helps" if value is None else f"{value:.3f} us"

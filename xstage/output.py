@@ -1,0 +1,122 @@
+"""How answers are printed: one JSON object for scripts, short tables for people."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .api import Run
+
+SCHEMA_VERSION = 1
+"""Goes up when a field of an answer is renamed or removed, which is not planned."""
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    """One JSON object on standard output; a number that is not finite would be no JSON and raises ValueError."""
+    sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
+
+
+def with_common_fields(answer: dict[str, Any], timing: dict[str, float], seed: int | None = None) -> dict[str, Any]:
+    """`answer` with the fields that every JSON answer has; `seed` is null where nothing is random."""
+    from . import __version__
+
+    common = {"schema_version": SCHEMA_VERSION, "xstage_version": __version__, "seed": seed}
+    return common | answer | {"timing": {name: round(seconds, 6) for name, seconds in timing.items()}}
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """A plain table: text to the left, numbers to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    made.padding, made.show_header = (0, 2, 0, 0), any(columns)
+    for position, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[position], (int, float)) for row in rows)
+        made.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        made.add_row(*(Text(_cell(value)) for value in row))
+    return made
+
+
+def show(*parts: Any) -> None:
+    """Text and tables for a person, on standard output."""
+    from rich.console import Console
+
+    _print(Console(highlight=False, soft_wrap=True), parts)
+
+
+@contextmanager
+def progress(doing: str) -> Iterator[None]:
+    """Say on standard error what is being done, if it is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(doing):
+        yield
+
+
+def run_parts(run: Run) -> list[Any]:
+    """A simulated scenario for a person: what was simulated, then the numbers."""
+    from .sim.units import format_size
+
+    metrics, scenario = run.metrics, run.resolved.scenario
+    peak = metrics["occupancy_peak_bytes"]
+    facts = [
+        ("makespan", f"{metrics['makespan_us']:.3f} us"),
+        ("stalled for room in the stage", f"{metrics['stall_total_us']:.3f} us, summed over lanes"),
+        ("stored", format_size(metrics["bytes_stored"])),
+        ("most that a GPU's stage held", format_size(peak)),
+        ("simulated", f"{metrics['ops']} ops, {metrics['events']} events in {run.timing['simulate_s']:.2f} s"),
+    ]
+    parts: list[Any] = [
+        f"{scenario.name}: {scenario.question}",
+        f"{scenario.workload.kind} on {scenario.workload.gpus} GPUs of {run.resolved.machine.name}, {run.engine} engine",
+        "",
+        table("", ("", ""), facts),
+        "",
+    ]
+    roles, spans = metrics["roles"], metrics["spans"]
+    causes = sorted({cause for role in roles.values() for cause in role["wait_mean_us"]})
+    by_role = [
+        (name, role["lanes"], role["busy_mean_us"], role["stall_mean_us"],
+         *(role["wait_mean_us"].get(cause, 0.0) for cause in causes))
+        for name, role in roles.items()
+    ]  # fmt: skip
+    by_phase = [(name, span["tasks"], span["median_us"], span["p95_us"]) for name, span in spans.items()]
+    if by_role:
+        columns = ("role", "lanes", "busy", "stall", *(f"wait: {cause}" for cause in causes))
+        parts.append(table("where a lane's time goes, us, mean by role", columns, by_role))
+    if by_phase:
+        parts += ["", table("how long a task takes, us, by phase", ("phase", "tasks", "median", "95 %"), by_phase)]
+    return parts
+
+
+def run_html(run: Run) -> str:
+    """The same as HTML, for notebooks."""
+    from rich.console import Console
+
+    console = Console(record=True, width=120, file=io.StringIO(), highlight=False)
+    _print(console, run_parts(run))
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
+def _print(console: Console, parts: Iterable[Any]) -> None:
+    from rich.text import Text
+
+    for part in parts:  # text is printed as it is: brackets are no markup
+        console.print(Text(part) if isinstance(part, str) else part)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
