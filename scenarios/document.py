@@ -18,7 +18,6 @@ import yaml
 from ..sim.checked import Path, Place
 from ..sim.errors import InputError
 
-
 _PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 

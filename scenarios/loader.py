@@ -130,12 +130,11 @@ def _replaced(document: Document, path: str, value: Any, label: str) -> Document
 
 def _resolved(scenario: Scenario, document: Document, file: File | None) -> Resolved:
     place = document.place
-    written = document.data["machine"]
-    overrides = (
-        document.part("machine").part("overrides") if isinstance(written, dict) and "overrides" in written else None
-    )
-    changes = {path: overrides.part(path) for path in scenario.machine.overrides} if overrides else {}
-    machine = machine_from(scenario.machine.base, changes, place(("machine",)), file)
+    changes = {
+        path: literal(value, place(("machine", "overrides", path)))
+        for path, value in scenario.machine.overrides.items()
+    }
+    machine = machine_from(scenario.machine.base, changes, place(("machine", "base")), file)
     _check_fit(scenario, machine, place)
     return Resolved(scenario, machine)
 
@@ -151,4 +150,6 @@ def _check_fit(scenario: Scenario, machine: Machine, place: Where = nowhere) -> 
     ]
     for path, asked, limit, what in limits:
         if asked is not None and asked > limit:
-            raise place(path).error(f"is more than the {limit} {what} of {machine.name}", path, asked, f"at most {limit}")
+            raise place(path).error(
+                f"is more than the {limit} {what} of {machine.name}", path, asked, f"at most {limit}"
+            )

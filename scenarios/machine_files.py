@@ -25,13 +25,15 @@ from .document import Document, literal, read, split_path
 File = FilePath | Traversable
 
 
-def load_machine(name: str | FilePath, overrides: Mapping[str, Any] | None = None, label: str = "override") -> Machine:
+def load_machine(
+    name: str | FilePath, overrides: Mapping[str, Any] | None = None, prefix: str = "override "
+) -> Machine:
     """A machine of the catalogue or of a file.
 
-    `overrides` replaces numbers by dotted path, such as {'interconnect.drain_rate': '358 GB/s'}; `label` names their
-    origin in errors. Raises `InputError` for what is not acceptable.
+    `overrides` replaces numbers by dotted path, such as {'interconnect.drain_rate': '358 GB/s'}; errors name them by
+    `prefix` and path. Raises `InputError` for what is not acceptable.
     """
-    changes = {path: literal(value, Place(option=f"{label} {path}")) for path, value in (overrides or {}).items()}
+    changes = {path: literal(value, Place(option=f"{prefix}{path}")) for path, value in (overrides or {}).items()}
     return machine_from(name, changes)
 
 
@@ -76,20 +78,19 @@ def _layered(base: Document, top: Document, beside: File | None, above: tuple[st
     """`base` with what `top` says: whole parts from other machines, single numbers, or the end of a number."""
     result = base
     for key, value in top.data.items():
-        if key not in PARTS or value is None:
-            result = result.put((key,), top.part(key))
-        elif isinstance(value, str):
+        if key in PARTS and isinstance(value, str):
             other = _other(value, key, top.place((key,)), beside, above)
+            if key not in other.data:
+                raise top.place((key,)).error(f"is a machine without {key}", (key,), value)
             result = result.put((key,), other.part(key))
-        elif isinstance(value, dict):
-            part = top.part(key)
-            for number in value:
-                if value[number] is None and key in result.data and number in result.data[key]:
-                    result = result.put((key,), result.part(key).without(number))
-                elif value[number] is not None:
-                    result = result.put((key, number), part.part(number))
-            if key not in result.data:
-                result = result.put((key,), part)
+        elif key in PARTS and isinstance(value, dict) and isinstance(base.data.get(key), dict):
+            for name, number in value.items():
+                if number is not None:
+                    result = result.put((key, name), top.part(key).part(name))
+                elif name in base.data[key]:
+                    result = result.put((key,), result.part(key).without(name))
+                else:
+                    raise top.place((key, name)).error("is null, but there is nothing to take away", (key, name))
         else:
             result = result.put((key,), top.part(key))
     return result

@@ -66,10 +66,10 @@ LANE_STATE = np.dtype(
         ("to", "i4"),
         ("at_home", "i4"),
         ("number", "i4"),
-        ("stalled", "i4"),
         ("granule", "i8"),
         ("round", "i8"),
         ("issued", "i8"),
+        ("issue", "i8"),
         ("since", "i8"),
         ("mark", "i8"),
         ("op_start", "i8"),
@@ -208,9 +208,14 @@ class Settings(NamedTuple):
     full: bool
 
 
-def run(program: Program, fabric: Fabric, layout: Layout, full: bool) -> tuple[Outcome, list[Stuck]]:
-    """Run a Program. Returns the outcome and the lanes that could not finish."""
-    pool = min(layout.max_granules * 2 + 16, 1 << 14)
+def run(
+    program: Program, fabric: Fabric, layout: Layout, full: bool, first_pool: int = 1 << 14
+) -> tuple[Outcome, list[Stuck]]:
+    """Run a Program. Returns the outcome and the lanes that could not finish.
+
+    `first_pool` is how many granules in flight there is room for at first.
+    """
+    pool = first_pool
     while True:
         state = _initial_state(program, fabric, layout, full, pool)
         tables = Tables(
@@ -512,7 +517,8 @@ def _lane_turn(tables, state, settings, number, now):
                 totals.wait_ps[CAUSE_ISSUE] += wait
                 if wait > 0:
                     lane.cause = CAUSE_ISSUE
-            lane.stalled = 0
+            lane.issue = _issue_share(tables.ops[lane.op], lane, settings.signal_bytes)
+            lane.since = now
             if lane.to == gpu:  # stays at home: no stage, no port
                 lane.resume = HAS_GPU_ROOM
                 continue
@@ -521,7 +527,7 @@ def _lane_turn(tables, state, settings, number, now):
                 sm.room -= lane.granule
             else:
                 sm.room_waiter = number
-                _begin_stall(lane, sm, now)
+                _begin_stall(lane, sm)
                 return
 
         elif resume == HAS_SM_ROOM:
@@ -530,7 +536,7 @@ def _lane_turn(tables, state, settings, number, now):
             if stage.head == NONE and stage.room >= lane.granule:
                 stage.room -= lane.granule
             else:
-                _begin_stall(lane, sm, now)
+                _begin_stall(lane, sm)
                 lane.next = NONE
                 if stage.head == NONE:
                     stage.head = number
@@ -540,19 +546,18 @@ def _lane_turn(tables, state, settings, number, now):
                 return
 
         elif resume == HAS_GPU_ROOM:
-            if lane.stalled:
-                stall = now - lane.since
-                sm.stalled_total += stall
-                sm.stalled_since = NONE
-                lane.op_stall += stall
-                totals.stall_ps += stall
+            waited = now - lane.since
+            stall = max(0, waited - lane.issue)  # what the granule waited beyond its own issue time
+            sm.stalled_total += stall
+            sm.stalled_since = NONE
+            lane.op_stall += stall
+            totals.stall_ps += stall
+            totals.busy_ps += lane.issue
             if lane.to != gpu:
                 _admit(tables, state, settings, number, now)
-            issue = _issue_share(tables.ops[lane.op], lane, settings.signal_bytes)
-            totals.busy_ps += issue
             lane.resume = ISSUED
-            if issue > 0:
-                _turn(state, number, now + issue)
+            if lane.issue > waited:
+                _turn(state, number, lane.since + lane.issue)
                 return
 
         elif resume == ISSUED:
@@ -664,15 +669,13 @@ def _record_op(state, number, task, op, start, end):
 @_compiled
 def _stall_clock(sm, now):
     """How long granules of this SM have been stalled so far, the present stall included."""
-    return sm.stalled_total + (now - sm.stalled_since if sm.stalled_since != NONE else 0)
+    return sm.stalled_total + (max(0, now - sm.stalled_since) if sm.stalled_since != NONE else 0)
 
 
 @_compiled
-def _begin_stall(lane, sm, now):
-    if not lane.stalled:
-        lane.stalled = 1
-        lane.since = now
-        sm.stalled_since = now
+def _begin_stall(lane, sm):
+    """The granule in hand has no room: once its issue time is over, its SM is stalled."""
+    sm.stalled_since = lane.since + lane.issue
 
 
 @_compiled
@@ -1275,6 +1278,7 @@ def _give_room(tables, state, number, gpu, size, now):
 def _record_granule(state, granule, source, to, drained, visible):
     record = state.granule_records[granule.ticket]
     record.ticket = granule.ticket
+    record.parcel = state.granules[granule.parent].ticket
     record.lane = granule.lane
     record.op = granule.op
     record.source = source

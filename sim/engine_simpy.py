@@ -300,24 +300,28 @@ class Lane:
         return cut
 
     def _issue(self, number: int, op: Any, size: int, receivers: list[int], last: bool, issued: int) -> Steps:
-        """One granule: issue port, room in the SM's stage, room in the GPU's stage; then it drains while it is issued."""
+        """One granule: issue port, room in the SM's stage, room in the GPU's stage. From then on it drains.
+
+        The granule is issued while it waits for room, so only what the waiting takes beyond the issue time is stall.
+        """
         sm, stage = self.sm, self.model.stages[self.gpu]
         with sm.port.request() as port:
             yield from self._wait_for_port(port)
+            start, issue = self.now, _issue_share(op, size, issued)
             remote = [gpu for gpu in receivers if gpu != self.gpu]
             if remote:
-                yield from self._wait_for_room(sm.stage.room.get(size))
-                yield from self._wait_for_room(stage.room.get(size))
-                stall = sm.end_stall()
+                yield from self._wait_for_room(sm.stage.room.get(size), start + issue)
+                yield from self._wait_for_room(stage.room.get(size), start + issue)
+                stall = max(0, self.now - start - issue)
+                sm.end_stall(stall)
                 self.stall += stall
                 self.totals["stall_ps"] += stall
                 sm.stage.admit(size)
                 stage.admit(size)
                 self._send(number, op, size, remote, last)
-            total = max(1, int(op["bytes"])) if op["kind"] == p.STORE else size
-            duration = int(op["duration_ps"])
-            before, after = (duration // total * done + duration % total * done // total for done in (issued, issued + size))
-            yield from self.spend(after - before)
+            self.totals["busy_ps"] += issue
+            if self.now < start + issue:
+                yield from self.turn(At(self.env, self.key, start + issue - self.now))
         self.totals["stored_bytes"] += size
         if self.gpu in receivers and last and op["counter"] != p.NO_COUNTER:
             self.model.counters[int(op["counter"] + op["stride"] * self.gpu)].bump(1)
@@ -333,9 +337,9 @@ class Lane:
         if self.now - since > stall:
             self._account_wait(self.now - since - stall, CAUSE["issue"])
 
-    def _wait_for_room(self, room: simpy.Event) -> Steps:
+    def _wait_for_room(self, room: simpy.Event, issued_at: int) -> Steps:
         if not room.triggered:
-            self.sm.begin_stall()
+            self.sm.begin_stall(issued_at)
             yield from self.turn(room)
 
     def _send(self, number: int, op: Any, size: int, receivers: list[int], last: bool) -> None:
@@ -352,6 +356,7 @@ class Lane:
 
         def granule(index: int, receiver: int) -> Granule:
             g = Granule(ticket + index, size, self.gpu, receiver, self.number, number, now, on_drained=on_drained)
+            g.parcel = ticket
             g.reduce = op["kind"] == p.STORE and bool(op["flags"] & p.REDUCE)
             if op["kind"] == p.SIGNAL:
                 g.on_visible = lambda: counters[int(op["counter"])].bump(int(op["count"]))
@@ -392,6 +397,13 @@ class Lane:
 
         request = Granule(ticket, asked, self.gpu, owner, self.number, number, self.now)
         network.request(request, reply)
+
+
+def _issue_share(op: Any, size: int, issued: int) -> int:
+    """The part of an op's issue time T_iss0 that falls on `size` bytes after `issued`; the parts add up exactly."""
+    total, duration = int(op["bytes"]) if op["kind"] == p.STORE else size, int(op["duration_ps"])
+    before, after = (duration // total * done + duration % total * done // total for done in (issued, issued + size))
+    return after - before
 
 
 class Model:

@@ -32,7 +32,13 @@ Destination = Literal["peer", "all"]
 
 
 class ComputeProfile(Checked):
-    """What one GPU computes with. Rates are dense; a number that is not known is left out."""
+    """What one GPU computes with. Rates are dense; a number that is not known is left out.
+
+    The second half is what a tile of a fused GEMM kernel costs beyond its FLOPs; sim/tile_cost.py says how they combine.
+    `kernels` is the family of public kernels that runs on the GPU. `mma_efficiency_*` is the share of the peak that a
+    main loop reaches when nothing else holds it up, `sm_feed` what one SM takes in from L2, `l2_share` the part of L2 that
+    keeps weight tiles, `epilogue_*` the output elements (10^9 a second) that one SM turns over in its epilogue.
+    """
 
     sms: Sourced[Count]
     clock_mhz: Sourced[Positive] | None = None
@@ -42,6 +48,23 @@ class ComputeProfile(Checked):
     hbm: Sourced[Size] | None = None
     hbm_rate: Sourced[Rate] | None = None
     l2: Sourced[Size] | None = None
+
+    kernels: Sourced[Literal["sm90", "sm100"]] | None = None
+    mma_efficiency_bf16: Sourced[Efficiency] | None = None
+    mma_efficiency_fp8: Sourced[Efficiency] | None = None
+    mma_efficiency_fp4: Sourced[Efficiency] | None = None
+    tile_fixed: Sourced[Time] | None = None
+    sm_feed: Sourced[Rate] | None = None
+    l2_share: Sourced[Efficiency] | None = None
+    hbm_efficiency: Sourced[Efficiency] | None = None
+    epilogue_requantise: Sourced[Positive] | None = None
+    epilogue_scatter: Sourced[Positive] | None = None
+    epilogue_floor: Sourced[Time] | None = None
+    pull_row: Sourced[Time] | None = None
+    count_rows: Sourced[Time] | None = None
+    grid_sync: Sourced[Time] | None = None
+    combine_floor: Sourced[Time] | None = None
+    kernel_gap: Sourced[Time] | None = None
 
 
 class StageProfile(Checked):

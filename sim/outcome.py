@@ -47,6 +47,7 @@ OP_RECORD = np.dtype(
 GRANULE_RECORD = np.dtype(
     [
         ("ticket", "i8"),
+        ("parcel", "i8"),  # the copies of a multicast granule share a place in the stage: the ticket of the first
         ("lane", "i4"),
         ("op", "i4"),
         ("source", "i4"),

@@ -3,8 +3,8 @@
     lane --> issue port --> room in the SM's stage --> room in the GPU's stage --> egress --> ... --> ingress --> visible
              (T_iss0)       (q_sm)                     (Q)                         (drain servers, rate R)
 
-A granule holds its room from admission until the last drain server is through with it. When there is no room the issue
-port is kept waiting: that is the stall.
+A granule holds its room from admission until the last drain server is through with it. While there is no room the issue
+port is kept waiting; what that takes beyond the granule's own issue time is the stall.
 """
 
 from __future__ import annotations
@@ -58,19 +58,16 @@ class IssueQueue:
         self.stalled_since: int | None = None
 
     def stall_clock(self) -> int:
-        running = 0 if self.stalled_since is None else int(self.env.now) - self.stalled_since
+        running = 0 if self.stalled_since is None else max(0, int(self.env.now) - self.stalled_since)
         return self.stalled_total + running
 
-    def begin_stall(self) -> None:
-        if self.stalled_since is None:
-            self.stalled_since = int(self.env.now)
+    def begin_stall(self, time: int) -> None:
+        """The granule at the port has no room: from `time` on, when it would have been issued, it stalls."""
+        self.stalled_since = time
 
-    def end_stall(self) -> int:
-        """Length of the stall that ends now; 0 if there was none."""
-        stall = 0 if self.stalled_since is None else int(self.env.now) - self.stalled_since
+    def end_stall(self, stall: int) -> None:
         self.stalled_total += stall
         self.stalled_since = None
-        return stall
 
 
 class DrainServer:
@@ -157,6 +154,7 @@ class Granule:
     scatter: bool = False
     reduce: bool = False
     is_reply: bool = False
+    parcel: int | None = None
     finish: int = 0
     on_drained: Callable[[], None] = lambda: None
     on_visible: Callable[[], None] | None = None
@@ -213,7 +211,7 @@ class Network:
     def record(self, granule: Granule, visible: int, source: int | None = None, destination: int | None = None) -> None:
         g = granule
         ends = (g.source if source is None else source, g.destination if destination is None else destination)
-        self.records.append((g.ticket, g.lane, g.op, *ends, g.bytes, g.admitted, g.finish, visible))
+        self.records.append((g.ticket, g.ticket if g.parcel is None else g.parcel, g.lane, g.op, *ends, g.bytes, g.admitted, g.finish, visible))
 
     def _drain(self, granule: Granule, route: list[int]) -> Steps:
         yield At(self.env, granule.key)

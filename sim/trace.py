@@ -76,7 +76,7 @@ class Trace:
 
         self._need("full", "granules")
         records = self.outcome.granule_records
-        columns = {name: records[name] for name in ("ticket", "lane", "op", "source", "destination", "bytes")}
+        columns = {name: records[name] for name in ("ticket", "parcel", "lane", "op", "source", "destination", "bytes")}
         kind = self.program.ops["kind"][records["op"]] if len(records) else records["op"]
         return pd.DataFrame(
             columns
@@ -149,13 +149,9 @@ class Trace:
         stored = np.isin(self.program.ops["kind"][records["op"]], (p.STORE, p.SIGNAL)) & (records["source"] == gpu)
         records = records[stored]
         # The copies of a multicast share one place in the stage, from admission until the last of them is drained.
-        key = np.stack([records["lane"].astype(np.int64), records["op"], records["admitted_ps"]])
-        _, place = np.unique(key, axis=1, return_inverse=True)
-        multicast = _is_multicast(self.program, records["op"])
-        place = np.where(multicast, place.ravel(), len(records) + np.arange(len(records)))
-        _, first, place = np.unique(place, return_index=True, return_inverse=True)
+        _, first, place = np.unique(records["parcel"], return_index=True, return_inverse=True)
         drained = np.zeros(len(first), dtype=np.int64)
-        np.maximum.at(drained, place.ravel(), records["drained_ps"])
+        np.maximum.at(drained, place, records["drained_ps"])
         time = np.concatenate([records["admitted_ps"][first], drained])
         change = np.concatenate([records["bytes"][first], -records["bytes"][first]])
         order = np.lexsort((change, time))
@@ -174,12 +170,6 @@ class Trace:
     def _need(self, level: str, table: str) -> None:
         if self.level != level:
             raise InputError(f"{table} need a {level} trace", field="trace", value=self.level, allowed=[level])
-
-
-def _is_multicast(program: Program, op: Any) -> Any:
-    store = program.ops["kind"][op] == p.STORE
-    row = np.where(store, program.ops["target"][op], 0)
-    return store & (program.destinations["replicate"][row] == 1) if len(program.destinations) else store
 
 
 def _names(index: Any, names: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ ENGINES = ("simpy", "compiled")
 TRACE_LEVELS = ("off", "summary", "full")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Run:
     """One simulated scenario. `metrics` are those of sim/metrics.py; times in `timing` are seconds of this computer."""
 
@@ -39,9 +39,9 @@ class Run:
     engine: str
     metrics: dict[str, Any]
     timing: dict[str, float]
-    program: Program = field(repr=False)
-    fabric: Fabric = field(repr=False)
-    trace: Trace = field(repr=False)
+    program: Program
+    fabric: Fabric
+    trace: Trace
 
     @property
     def makespan_us(self) -> float:
@@ -51,6 +51,10 @@ class Run:
         """The answer of `xstage run --json`, without the fields that all answers share."""
         return {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name, "engine": self.engine,
                 **self.metrics}  # fmt: skip
+
+    def __repr__(self) -> str:
+        scenario, machine = self.resolved.scenario.name, self.resolved.machine.name
+        return f"<Run of {scenario} on {machine}, {self.engine} engine: {self.makespan_us:.3f} us>"
 
     def _repr_html_(self) -> str:
         from .output import run_html

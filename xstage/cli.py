@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # The class of all errors in a command line; where it can be imported from depends on the version of typer.
 CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
+_INTERRUPTED = 130  # what newer versions of typer make of Ctrl-C
+
 app = typer.Typer(
     name="xstage",
     help="Simulate fused GPU communication-computation kernels.",
@@ -52,15 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (typer.Abort, KeyboardInterrupt):
-        return _failed({"type": "Interrupted", "message": "interrupted"}, as_json, 1)
+        code = _INTERRUPTED
     except CommandLineError as error:
         message: str = error.format_message() if hasattr(error, "format_message") else str(error)
-        if not message:  # bare `xstage`: typer has printed the help
-            return 2
         return _failed({"type": "UsageError", "message": message}, as_json, 2)
     except Exception as error:
         return _raised(error, as_json)
-    return code if code in (0, 1, 2) else 1 if code else 0
+    if code == _INTERRUPTED:
+        return _failed({"type": "Interrupted", "message": "interrupted"}, as_json, 1)
+    return int(code or 0)
 
 
 def _raised(error: Exception, as_json: bool) -> int:
@@ -94,7 +96,9 @@ def top(
 
 @app.command()
 def run(
-    scenario: Annotated[str, typer.Argument(help="A name from `xstage scenarios`, or a YAML file.")],
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="A name from `xstage scenarios`, or a YAML file.")
+    ],
     engine: Annotated[str | None, typer.Option(help="simpy (readable) or compiled (fast).")] = None,
     overrides: Overrides = None,
     trace: Annotated[Path | None, typer.Option(help="Write every op of every lane to this .parquet file.")] = None,
@@ -109,6 +113,8 @@ def run(
     if trace is not None:
         _check_suffix(trace)
     resolved = load(scenario, parse_overrides(overrides or []), label="--set")
+    if (engine or resolved.scenario.engine) == "compiled":
+        _announce_compilation()
     with progress(f"Simulating {resolved.scenario.name}"):
         done = simulate(resolved, engine=engine, trace="full" if trace else None)  # type: ignore[arg-type]
     answer, parts = done.as_dict(), []
@@ -150,7 +156,7 @@ def audit(
 
     started = time.perf_counter()
     parse_size(burst, "--bytes"), parse_time(gap, "--gap")
-    known = load_machine(machine, machine_overrides(parse_overrides(overrides or [])), label="--set")
+    known = load_machine(machine, machine_overrides(parse_overrides(overrides or [])), prefix="--set machine.")
     found = audited(known, producers, burst, gap, synchronised)
     if as_json:
         print_json(with_common_fields(found.as_dict(), {"wall_s": time.perf_counter() - started}))
@@ -164,10 +170,9 @@ def audit(
         ("drain rate to spare", f"{found.rate_margin_gbs:.1f} GB/s"),
         ("room to spare at the peak", f"{found.capacity_margin_bytes} B"),
     ]
-    show(
-        f"{producers} SMs of {known.name} store {burst} each, then nothing for {gap}: {'fits' if found.fits else 'stalls'}.",
-        found.reason, "", table("", ("", ""), rows),
-    )  # fmt: skip
+    verdict = "fits" if found.fits else "stalls"
+    asked = f"{producers} SMs of {known.name} store {burst} each to one peer, then nothing for {gap}"
+    show(f"{asked}: {verdict}.", found.reason, "", table("", ("", ""), rows))
 
 
 @scenarios_app.callback()
@@ -202,7 +207,7 @@ def list_scenarios(as_json: AsJson = False) -> None:
 
 @scenarios_app.command("show")
 def show_scenario(
-    name: Annotated[str, typer.Argument(help="A scenario or a machine.")], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A scenario or a machine.")], as_json: AsJson = False
 ) -> None:
     """Print the file of a scenario or machine, to be copied and changed."""
     from .scenarios.catalogue import find_any
@@ -249,6 +254,13 @@ def _check_suffix(trace: Path) -> None:
 
     if trace.suffix != ".parquet":
         raise InputError("has no suffix that can be written", field="--trace", value=str(trace), allowed=".parquet")
+
+
+def _announce_compilation() -> None:
+    from .diagnosis import engine_is_compiled
+
+    if not engine_is_compiled():
+        print("Compiling the engine, once for this installation: some 20 s", file=sys.stderr)
 
 
 def _write_trace(done: Run, file: Path) -> None:

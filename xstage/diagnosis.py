@@ -64,22 +64,36 @@ def _processors() -> Iterator[Check]:
     yield Check("processors", f"{allowed} that this process may use, of {os.cpu_count()}")
 
 
+def engine_is_compiled() -> bool:
+    """Whether an earlier run has left compiled code of this engine behind; False means that the next run compiles it."""
+    from .sim import engine_compiled
+
+    source = Path(engine_compiled.__file__)
+    changed = source.stat().st_mtime
+    kept = (index for folder in _cache_folders() for index in folder.glob(f"{source.stem}.*.nbi"))
+    return any(index.stat().st_mtime >= changed for index in kept)
+
+
 def _compiled_engine() -> Iterator[Check]:
     try:
         import numba
 
-        from .sim import engine_compiled
+        folders = _cache_folders()
     except (ImportError, RuntimeError) as error:  # numba raises RuntimeError where it finds no place for its cache
         yield Check("compiled engine", f"cannot be loaded: {error}", ok=False)
         return
     yield Check("threads", f"numba uses {numba.config.NUMBA_NUM_THREADS}")  # type: ignore[attr-defined]
-    for place in sorted({str(f.stats.cache_path) for f in vars(engine_compiled).values() if hasattr(f, "stats")}):
-        kept = (
-            "compiled once, kept in"
-            if _writable(Path(place))
-            else "compiled anew each time, because it cannot write to"
-        )
-        yield Check("compiled engine", f"{kept} {place}")
+    state = "compiled" if engine_is_compiled() else "to be compiled by the next run"
+    for folder in folders:
+        where = "kept in" if _writable(folder) else "and that each time, because nothing can be written to"
+        yield Check("compiled engine", f"{state}, {where} {folder}")
+
+
+def _cache_folders() -> list[Path]:
+    """Where numba keeps the compiled engine."""
+    from .sim import engine_compiled
+
+    return sorted({Path(f.stats.cache_path) for f in vars(engine_compiled).values() if hasattr(f, "stats")})
 
 
 def _gpu() -> Iterator[Check]:

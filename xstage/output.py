@@ -19,6 +19,9 @@ SCHEMA_VERSION = 1
 """Goes up when a field of an answer is renamed or removed, which is not planned."""
 
 
+_NO_LIMIT = 10_000
+
+
 def print_json(answer: dict[str, Any]) -> None:
     """One JSON object on standard output; a number that is not finite would be no JSON and raises ValueError."""
     sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
@@ -48,10 +51,10 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 
 def show(*parts: Any) -> None:
-    """Text and tables for a person, on standard output."""
+    """Text and tables for a person, on standard output. Only a terminal has a width: elsewhere a row is a line."""
     from rich.console import Console
 
-    _print(Console(highlight=False, soft_wrap=True), parts)
+    _print(Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _NO_LIMIT), parts)
 
 
 @contextmanager

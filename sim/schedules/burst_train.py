@@ -116,13 +116,14 @@ def _destinations(builder: ProgramBuilder, shape: BurstTrain, sender: int) -> An
 def _gap_ps(machine: Machine, shape: BurstTrain) -> int:
     if shape.mode != "isolated":
         return shape.gap_ps
-    drained = machine.x_stage()
-    empty_after = -(-shape.producers * shape.burst_bytes * 10**9 // int(drained.drain_kbs))
+    rate = machine.drain_kbs(shape.destination, shape.gpus)
+    empty_after = -(-shape.producers * shape.burst_bytes * 10**9 // rate)
     return max(shape.gap_ps, empty_after)
 
 
 def _starts_ps(machine: Machine, shape: BurstTrain) -> Any:
     if shape.mode != "free_running":
         return 0
-    period = burst_gap.period(machine.x_stage(), shape.producers, shape.burst_bytes, shape.gap_ps, "free_running")
+    stage = machine.x_stage(shape.destination, shape.gpus)
+    period = burst_gap.period(stage, shape.producers, shape.burst_bytes, shape.gap_ps, "free_running")
     return np.floor(np.arange(shape.producers) * float(period) / shape.producers).astype(np.int64)

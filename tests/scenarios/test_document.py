@@ -1,7 +1,6 @@
 """Facts about YAML files: every value knows its line, and what is no plain YAML is refused with one."""
 
 import pytest
-
 from xstage.scenarios.document import Document, parse, read, split_path
 from xstage.sim.errors import InputError
 

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-
 from xstage.scenarios.catalogue import entries, find_any
 from xstage.scenarios.loader import build_program, load, parse_overrides, resolve, schemas
 from xstage.scenarios.schema import Scenario

@@ -1,7 +1,6 @@
 """Facts about the machines that come with xstage, and how a machine file builds on another."""
 
 import pytest
-
 from xstage.scenarios.catalogue import entries
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.burst_gap import capacity, knee
@@ -85,6 +84,17 @@ def test_null_takes_a_number_away(machine_file):
     assert machine.drain_kbs("all") == 700_000_000
 
 
+def test_null_and_parts_that_are_not_there_are_refused(machine_file):
+    with pytest.raises(InputError, match=r"mine\.yaml:2: compute\.fp3_tflops: is null, but there is nothing"):
+        load_machine(machine_file("base: hgx-b200\ncompute: {fp3_tflops: null}\n"))
+    machine_file("description: nothing in it\n", "empty.yaml")
+    with pytest.raises(InputError, match=r"mine\.yaml:2: compute = './empty\.yaml': is a machine without compute"):
+        load_machine(machine_file("base: hgx-b200\ncompute: ./empty.yaml\n"))
+    machine_file("compute: 3\n", "wrong.yaml")
+    with pytest.raises(InputError, match=r"wrong\.yaml:1: compute = 3: must be a mapping"):
+        load_machine(machine_file("base: ./wrong.yaml\n"))
+
+
 def test_bases_that_lead_back_are_refused(machine_file):
     machine_file("base: ./b.yaml\n", "a.yaml")
     with pytest.raises(InputError, match=r"a\.yaml:1: base = './b.yaml': leads back to this machine"):
@@ -113,7 +123,8 @@ def test_an_override_is_marked_as_assumed_and_shows_in_the_name():
         ({"interconnect": 3}, "override interconnect = 3: must be a mapping"),
         ({"stage.capacity_sm": "512 B"}, "granule.*does not fit into the stage"),
         ({"stage.t0": None}, "stage.t0: is missing"),
-        ({"": 1}, "is no path"),
+        ({"stage.t0.": 1}, "is no path"),
+        ({"stage.speed": None}, "stage.speed: is null, but there is nothing to take away"),
     ],
 )
 def test_an_override_that_means_nothing_is_refused(overrides, said):

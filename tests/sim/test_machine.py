@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-
 from xstage.sim.burst_gap import capacity, t_iss0
 from xstage.sim.errors import InputError
 from xstage.sim.machine import Machine
@@ -112,7 +111,9 @@ def test_the_closed_forms_drain_at_the_rate_of_the_fabric(make, destination, col
     route = fabric.route(0, 1)
     rates = fabric.rates_kbs[route[:1] if destination == "all" else route, column]
     assert machine.drain_kbs(destination) == rates.min()
-    assert fabric.rates_kbs[machine.gpus, REDUCE_RATE] == pytest.approx(0.5 * fabric.rates_kbs[machine.gpus, PLAIN], abs=1)
+    assert fabric.rates_kbs[machine.gpus, REDUCE_RATE] == pytest.approx(
+        0.5 * fabric.rates_kbs[machine.gpus, PLAIN], abs=1
+    )
 
 
 def test_a_scatter_over_two_gpus_is_a_store_to_one():

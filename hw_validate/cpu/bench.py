@@ -1,0 +1,144 @@
+"""Cores, memory and a clock made ready, on which lists of steps run: what calibration and replay share.
+
+The cost of noting the time is measured once (`Costs`) and taken off everything: a store of no lines takes
+`store_ticks`, which is no storing but part of the gap that follows it; a spin ends `overshoot_ticks` late on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ...sim.errors import InputError, XstageError
+from ..centre import centre
+from . import lane
+from .architecture import LINE_BYTES, Architecture
+from .buffers import DEFAULT_BYTES, Buffer
+from .clock import Clock, check_rates, core_speed, lost_share, measure_clock, measure_rate
+from .cores import choose_cores, run_pinned
+
+Steps = np.ndarray[Any, np.dtype[np.int64]]
+
+CACHED_BYTES = 16 << 10
+"""Ordinary stores go round in this much memory, which stays in the first-level cache."""
+PATIENCE_S = 5.0
+"""Nothing that runs here lasts longer by far; a wait that does is a deadlock."""
+
+
+class StuckError(XstageError):
+    """Lanes on real cores waited for each other for seconds."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What measuring itself takes, in ticks."""
+
+    store_ticks: float
+    overshoot_ticks: float
+
+
+class Bench:
+    """`producers` cores with a buffer each. Use it in `with`: it holds memory.
+
+    Raises `InputError` for more producers than cores, and `UnsteadyClock`.
+    """
+
+    def __init__(self, producers: int = 1, buffer_bytes: int = DEFAULT_BYTES) -> None:
+        rough = Clock(measure_rate(0.01), 1)
+        self.cores = choose_cores(producers, lambda core: lost_share(core, rough))
+        self.clock = measure_clock(self.cores[0])
+        self.buffers = [Buffer(buffer_bytes) for _ in range(producers)]
+        self._offsets = [0] * producers
+        self._cached = [np.ones(CACHED_BYTES + LINE_BYTES, dtype=np.uint8) for _ in range(producers)]
+        self.speed_before = core_speed(self.cores[0])
+        self.costs = self._measure_costs()
+
+    @property
+    def architecture(self) -> Architecture:
+        return lane.ARCHITECTURE
+
+    @property
+    def producers(self) -> int:
+        return len(self.cores)
+
+    def run(self, lists: Sequence[Steps], counters: Any = None) -> list[Steps]:
+        """Run a list of steps on each of the first cores, started together; gives the times noted, one more than steps.
+
+        `counters` is an array that steps refer to by address and that must live until they have ended.
+        Raises `StuckError` if lanes wait for each other for seconds, `InputError` for a burst larger than the buffer.
+        """
+        if len(lists) > self.producers:
+            raise InputError("more lanes than cores", field="lanes", value=len(lists), allowed=f"1 to {self.producers}")
+        shared = np.zeros(lane.N_SHARED, dtype=np.int64)
+        patience = self.clock.ticks(PATIENCE_S * 1e9)
+        stamps = [np.ones(len(steps) + 1, dtype=np.int64) for steps in lists]  # ones, so that the pages are touched
+
+        def runner(i: int) -> Any:
+            steps, buffer, cached = lists[i], self.buffers[i], self._cached[i]
+            check_steps(steps, buffer.size)
+            aligned = -(-cached.ctypes.data // LINE_BYTES) * LINE_BYTES
+            return lambda: lane.run_lane(
+                steps, self._offsets[i], stamps[i], shared.ctypes.data, len(lists),
+                buffer.address, buffer.size, aligned, CACHED_BYTES, patience,
+            )  # fmt: skip
+
+        def abort() -> None:
+            shared[lane.ABORT] = 1
+
+        ended = run_pinned([runner(i) for i in range(len(lists))], self.cores, abort)
+        for i, (outcome, offset) in enumerate(ended):
+            self._offsets[i] = offset
+            if outcome == lane.TIMED_OUT:
+                raise StuckError(f"lane {i} waited for more than {PATIENCE_S:g} s on core {self.cores[i]}")
+        return stamps
+
+    def warm_up(self) -> None:
+        """Bring the cores to speed and every page of the buffers into reach."""
+        lines = 64
+        bursts = np.zeros((self.buffers[0].size // (lines * LINE_BYTES), 4), dtype=np.int64)
+        bursts[:, 0], bursts[:, 1] = lane.STORE, lines
+        self.run([bursts] * self.producers)
+
+    def check_clock(self) -> dict[str, float]:
+        """Rate and speed now and at the start. Raises `UnsteadyClock` if the counter changed its rate."""
+        rate = measure_rate()
+        check_rates(self.clock.ticks_per_ns, rate)
+        return {
+            "ticks_per_ns_before": self.clock.ticks_per_ns,
+            "ticks_per_ns_after": rate,
+            "core_speed_change_pct": 100 * (core_speed(self.cores[0]) / self.speed_before - 1),
+        }
+
+    def close(self) -> None:
+        for buffer in self.buffers:
+            buffer.close()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _measure_costs(self) -> Costs:
+        asked = self.clock.ticks(300)
+        steps = np.zeros((4000, 4), dtype=np.int64)
+        steps[::2, 0], steps[::2, 1] = lane.SPIN, asked
+        steps[1::2, 0] = lane.STORE
+        [stamps] = self.run([steps])
+        took = np.diff(stamps)
+        return Costs(float(centre(took[1::2])), float(centre(took[::2])) - asked)
+
+
+def check_steps(steps: Steps, buffer_bytes: int) -> None:
+    """Raise `InputError` if a burst does not fit into the buffer: then none of its stores could be kept inside."""
+    stored = steps[steps[:, 0] == lane.STORE, 1]
+    most = buffer_bytes // LINE_BYTES
+    if len(stored) and not 0 <= int(stored.min()) <= int(stored.max()) <= most:
+        worst = int(stored.max()) if stored.max() > most else int(stored.min())
+        raise InputError("a burst does not fit into the buffer", field="lines", value=worst, allowed=f"0 to {most}")

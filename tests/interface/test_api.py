@@ -1,0 +1,115 @@
+"""The Python interface: what `import xstage` costs, and what each function returns."""
+
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+import xstage as xs
+from xstage.diagnosis import engine_is_compiled
+
+HEAVY = {"pandas", "scipy", "pyarrow", "networkx", "numba", "matplotlib"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import xstage",
+        "import xstage; xstage.__version__",
+        "from xstage.cli import main; main(['--help'])",
+        "from xstage.cli import main; main(['run', '--help'])",
+        "from xstage.cli import main; main(['audit', '--machine', 'hgx-b200', '--producers', '1', '--bytes', '1 KiB',"
+        " '--gap', '0 us'])",
+        "from xstage.cli import main; main(['scenarios', '--json'])",
+    ],
+)
+def test_nothing_heavy_is_imported_before_it_is_needed(code):
+    checked = f"import sys\n{code}\nprint('loaded:', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", checked], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split("loaded:")[1].split())
+    assert not loaded & HEAVY
+
+
+def test_every_public_name_is_there():
+    for name in xs.__all__:
+        assert getattr(xs, name) is not None
+    assert set(xs.__all__) <= set(dir(xs))
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        _ = xs.nothing_like_this
+
+
+def test_run_gives_numbers_and_tables():
+    done = xs.run("isolated-burst", engine="simpy", overrides={"workload.producers": 8}, trace="full")
+    assert done.makespan_us == done.metrics["makespan_us"] > 0
+    assert len(done.trace.ops()) == 8
+    assert done.as_dict()["machine"] == "hgx-b200"
+    assert "isolated-burst" in done._repr_html_()
+    assert repr(done).startswith("<Run of isolated-burst on hgx-b200, simpy engine: ")
+
+
+def test_run_takes_a_mapping():
+    done = xs.run({
+        "question": "How long?",
+        "machine": {"base": "hgx-h100", "overrides": {"stage.t0": "1 us"}},
+        "workload": {"kind": "burst_train", "producers": 2, "burst": "1 KiB"},
+        "engine": "simpy",
+    })  # fmt: skip
+    assert done.metrics["roles"]["producer"]["busy_mean_us"] == pytest.approx(1 + 1024 / 43e9 * 1e6, abs=1e-6)
+
+
+def test_run_refuses_what_it_would_ignore():
+    resolved = xs.load_scenario("isolated-burst")
+    with pytest.raises(xs.InputError, match="overrides = 'seed': cannot change a loaded scenario"):
+        xs.run(resolved, overrides={"seed": 1})
+    with pytest.raises(xs.InputError, match="engine = 'fast'"):
+        xs.run(resolved, engine="fast")
+    with pytest.raises(xs.InputError, match="trace = 'everything'"):
+        xs.run(resolved, trace="everything")
+
+
+def test_the_same_scenario_gives_the_same_numbers_twice():
+    first, second = (xs.run("periodic-train", overrides={"workload.bursts": 3}) for _ in range(2))
+    assert first.metrics == second.metrics
+
+
+def test_audit_takes_names_and_machines():
+    by_name = xs.audit("hgx-b200", producers=148, burst="32 KiB", gap="4 us")
+    assert by_name == xs.audit(xs.load_machine("hgx-b200"), producers=148, burst="32 KiB", gap="4 us")
+    assert not by_name.fits
+    assert xs.audit("hgx-b200", 148, "32 KiB", "4 us", overrides={"interconnect.drain_rate": "1.2 TB/s"}).fits
+    with pytest.raises(xs.InputError, match="cannot change a Machine"):
+        xs.audit(xs.load_machine("hgx-b200"), 1, "1 KiB", overrides={"stage.t0": "1 us"})
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ({"producers": 149}, r"producers = 149: .*allowed: 0 to 148"),
+        ({"producers": -1}, "producers = -1"),
+        ({"burst": "1 us"}, "burst = '1 us': is not a size"),
+        ({"gap": "-1 us"}, "gap = '-1 us'"),
+        ({"machine": "hgx-b20"}, "did you mean 'hgx-b200'"),
+    ],
+)
+def test_audit_refuses_what_cannot_be(arguments, said):
+    with pytest.raises(xs.InputError, match=said):
+        xs.audit(**{"machine": "hgx-b200", "producers": 1, "burst": "1 KiB", "gap": "1 us"} | arguments)
+
+
+def test_the_catalogue_is_a_table():
+    table = xs.catalogue()
+    assert isinstance(table, pd.DataFrame)
+    assert list(table.columns) == ["kind", "name", "text"]
+    assert {"hgx-b200", "isolated-burst"} <= set(table["name"])
+
+
+def test_the_engine_is_compiled_once_it_has_run():
+    xs.run("isolated-burst", engine="compiled")
+    assert engine_is_compiled()
+
+
+def test_doctor_is_a_small_object():
+    found = xs.doctor()
+    assert found.ok
+    assert "numpy" in found._repr_html_()

@@ -1,0 +1,51 @@
+"""Two engines, identical integers: for every lane, span, port, stage, counter, op and granule."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from xstage.sim import engine_compiled, engine_simpy
+from xstage.sim.outcome import Layout
+
+from .random_programs import random_case
+
+CHUNK = 100
+
+
+def disagreements(seed: int) -> list[str]:
+    """What the engines disagree on for one random Program, also where it can never finish."""
+    program, fabric = random_case(seed)
+    layout = Layout.of(program, fabric)
+    reference, stuck_reference = engine_simpy.run(program, fabric, layout, full=True)
+    outcome, stuck = engine_compiled.run(program, fabric, layout, full=True)
+    return [f"{seed}: {name}" for name in reference.same_as(outcome)] + [f"{seed}: stuck"] * (stuck != stuck_reference)
+
+
+def disagreements_of_chunk(first_seed: int) -> list[str]:
+    return [line for seed in range(first_seed, first_seed + CHUNK) for line in disagreements(seed)]
+
+
+@pytest.mark.parametrize("first_seed", range(0, 2000, CHUNK))
+def test_a_hundred_random_programs(first_seed: int) -> None:
+    assert disagreements_of_chunk(first_seed) == []
+
+
+@pytest.mark.slow
+def test_twenty_thousand_random_programs() -> None:
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(disagreements_of_chunk, range(2000, 22_000, CHUNK)))
+    assert len(found) == 200
+    assert sum(found, []) == []
+
+
+def test_a_pool_that_is_too_small_at_first_changes_nothing() -> None:
+    """The compiled engine starts with room for some granules in flight, and starts again with more if they do not fit."""
+    program, fabric = random_case(4)
+    layout = Layout.of(program, fabric)
+    expected, _ = engine_compiled.run(program, fabric, layout, full=True)
+    outcome, _ = engine_compiled.run(program, fabric, layout, full=True, first_pool=2)
+    assert outcome.granules > 2
+    assert expected.same_as(outcome) == []
