@@ -31,7 +31,20 @@ CLASS_SHIFT = 60
 ID_MASK = (1 << CLASS_SHIFT) - 1
 
 # What a lane does at its next turn.
-NEXT_TASK, NEXT_OP, SIGNAL_NOW, OP_DONE, WAITED, NEXT_GRANULE, HAS_PORT, HAS_SM_ROOM, HAS_GPU_ROOM, ISSUED, LOAD_NOW, ENDED = range(12)
+(
+    NEXT_TASK,
+    NEXT_OP,
+    SIGNAL_NOW,
+    OP_DONE,
+    WAITED,
+    NEXT_GRANULE,
+    HAS_PORT,
+    HAS_SM_ROOM,
+    HAS_GPU_ROOM,
+    ISSUED,
+    LOAD_NOW,
+    ENDED,
+) = range(12)
 
 # What a granule is, and what happens at its next event.
 STORED, REPLY, REQUEST = range(3)
@@ -141,7 +154,7 @@ GRANULE = np.dtype(
     align=True,
 )
 
-_compiled = njit(cache=True, error_model="numpy", forceinline=True, _nrt=False)
+_compiled = njit(cache=True, error_model="numpy", forceinline=True, _nrt=False)  # type: ignore[call-overload]
 """Nothing in here allocates, so numba need not count references to the arrays that the functions hand to each other: with
 `_nrt` on, the engine is thirty times slower. Divisors are rates and sizes that have been checked to be above 0."""
 
@@ -248,9 +261,7 @@ def _initial_state(program: Program, fabric: Fabric, layout: Layout, full: bool,
     sms["room"] = fabric.capacity_sm[layout.sm_gpu]
     gpus = blank(program.n_gpus, GPU_STATE, "head", "tail")
     gpus["room"] = fabric.capacity_gpu[: program.n_gpus]
-    ports = blank(
-        fabric.n_ports, PORT_STATE, "head", "tail", "store_head", "store_tail", "reply_head", "reply_tail"
-    )
+    ports = blank(fabric.n_ports, PORT_STATE, "head", "tail", "store_head", "store_tail", "reply_head", "reply_tail")
     ports["served"] = REPLY
     counters = blank(len(program.counters), COUNTER_STATE, "head")
     counters["value"] = program.counters["initial"]
@@ -285,7 +296,11 @@ def _stuck(lanes: Array) -> list[Stuck]:
     unfinished = np.flatnonzero(lanes["resume"] != ENDED)
     at_op = lanes["resume"] != NEXT_TASK
     return [
-        Stuck(int(lane), int(lanes["task"][lane]) if at_op[lane] else NONE, int(lanes["op"][lane]) if at_op[lane] else NONE)
+        Stuck(
+            int(lane),
+            int(lanes["task"][lane]) if at_op[lane] else NONE,
+            int(lanes["op"][lane]) if at_op[lane] else NONE,
+        )
         for lane in unfinished
     ]
 

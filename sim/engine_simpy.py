@@ -41,6 +41,16 @@ class Counter:
     def watch(self, needed: int, wake: Callable[[], None]) -> None:
         self.watchers.append((needed, wake))
 
+    def reaches(self, needed: int, env: simpy.Environment) -> simpy.Event:
+        """An event for the moment at which the counter is large enough."""
+        event = env.event()
+
+        def wake() -> None:
+            event.succeed()
+
+        self.watch(needed, wake)
+        return event
+
     def bump(self, amount: int) -> None:
         self.value += amount
         satisfied = [wake for needed, wake in self.watchers if needed <= self.value]
@@ -268,10 +278,9 @@ class Lane:
             home, size = self.model.counters[counter].home, self.model.fabric.signal_bytes
             yield from self._issue(number, op, size, [home], True, 0)
         elif kind == p.WAIT:
-            event, target = self.env.event(), self.model.counters[counter]
+            target = self.model.counters[counter]
             if target.value < count:
-                target.watch(count, event.succeed)
-                yield from self.wait_for(event, target.cause)
+                yield from self.wait_for(target.reaches(count, self.env), target.cause)
         elif kind == p.ACQUIRE:
             yield from self.wait_for(self.group.slots[counter].get(count), CAUSE["slot"])
         else:
@@ -416,7 +425,8 @@ class Model:
         self.counters = [Counter(*row) for row in program.counters.tolist()]
         first = program.queues["first"]
         self.queues = [
-            Queue(program.queue_tasks[a : a + n].tolist()) for a, n in zip(first, program.queues["n_tasks"], strict=True)
+            Queue(program.queue_tasks[a : a + n].tolist())
+            for a, n in zip(first, program.queues["n_tasks"], strict=True)
         ]
         self.stages = [Stage(self.env, int(capacity)) for capacity in fabric.capacity_gpu]
         self.sms = [IssueQueue(self.env, int(fabric.capacity_sm[gpu])) for gpu in layout.sm_gpu]

@@ -1,10 +1,10 @@
 """Run a Program on a Fabric: check it, choose an engine, and turn its outcome into a `Trace`.
 
-    >>> from xstage.sim.program_builder import ProgramBuilder
-    >>> from xstage.sim.topology import StageParameters, switch
-    >>> empty = ProgramBuilder(n_gpus=1).build()
-    >>> simulate(empty, switch(1, 717_000_000, StageParameters(1024, 30 << 10, 4 << 20))).makespan_ps
-    0
+>>> from xstage.sim.program_builder import ProgramBuilder
+>>> from xstage.sim.topology import StageParameters, switch
+>>> empty = ProgramBuilder(n_gpus=1).build()
+>>> simulate(empty, switch(1, 717_000_000, StageParameters(1024, 30 << 10, 4 << 20))).makespan_ps
+0
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ LATEST_PS = 2**62
 MOST_SHOWN = 5
 
 
-def simulate(
-    program: Program, fabric: Fabric, engine: EngineName = "compiled", trace: TraceLevel = "summary"
-) -> Trace:
+def simulate(program: Program, fabric: Fabric, engine: EngineName = "compiled", trace: TraceLevel = "summary") -> Trace:
     """Run `program` to its end.
 
     `trace` is how much is kept: totals by lane, port and stage ("off"), with a span for each task and lane ("summary"),
@@ -90,7 +88,11 @@ def worst_case_finish_ps(program: Program, fabric: Fabric) -> float:
     copies[store] = np.maximum(1, program.destinations["n_shares"][ops["target"][store]])
     moves = np.isin(ops["kind"], (p.STORE, p.LOAD, p.SIGNAL))
     hops = float(np.diff(fabric.route_first).max(initial=0)) + 1
-    moved = np.where(ops["kind"] == p.SIGNAL, fabric.signal_bytes, ops["bytes"]) * copies * (1 + fabric.request_permille / 1000)
+    moved = (
+        np.where(ops["kind"] == p.SIGNAL, fabric.signal_bytes, ops["bytes"])
+        * copies
+        * (1 + fabric.request_permille / 1000)
+    )
     pieces = moved / fabric.granule_bytes + copies + 1
     slowest = float(fabric.rates_kbs.min(initial=2**62))
     transfer = np.where(moves, hops * (moved * 1e9 / slowest + pieces) + 2 * float(fabric.latency_ps.max(initial=0)), 0)

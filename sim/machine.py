@@ -38,6 +38,10 @@ class ComputeProfile(Checked):
     `kernels` is the family of public kernels that runs on the GPU. `mma_efficiency_*` is the share of the peak that a
     main loop reaches when nothing else holds it up, `sm_feed` what one SM takes in from L2, `l2_share` the part of L2 that
     keeps weight tiles, `epilogue_*` the output elements (10^9 a second) that one SM turns over in its epilogue.
+
+    The last part is for kernels on their own and for attention (sim/schedules/attention_a2a/cost.py): `kernel_launch` from
+    the launch to the first instruction, `l2_rate` what all SMs together read from L2, `attention_softmax` the scores (10^9
+    a second) that one SM turns into probabilities, `attention_overlap` the part of softmax and MMA that hides the other.
     """
 
     sms: Sourced[Count]
@@ -65,6 +69,12 @@ class ComputeProfile(Checked):
     grid_sync: Sourced[Time] | None = None
     combine_floor: Sourced[Time] | None = None
     kernel_gap: Sourced[Time] | None = None
+
+    kernel_launch: Sourced[Time] | None = None
+    l2_rate: Sourced[Rate] | None = None
+    attention_mma_efficiency: Sourced[Efficiency] | None = None
+    attention_softmax: Sourced[Positive] | None = None
+    attention_overlap: Sourced[Fraction] | None = None
 
 
 class StageProfile(Checked):
@@ -95,6 +105,8 @@ class InterconnectProfile(Checked):
     ordered pair of GPUs, so R is one link towards one peer and all of them together for a scatter.
     `fan_out_efficiency` lowers the rate of a scatter, `reduce_efficiency` that of stores that add, at the receiver, and
     `duplex_efficiency` all rates, always. A load request costs its sender `load_request_fraction` of the bytes asked for.
+    A separate collective starts `collective_launch` after the kernel before it and sends at `collective_rate`, permutations
+    of its data included.
     """
 
     kind: Sourced[Literal["switch", "direct"]]
@@ -108,6 +120,8 @@ class InterconnectProfile(Checked):
     reduce_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "adding costs the receiver nothing"))
     load_request_fraction: Sourced[Fraction] = Field(default=not_given(0.0, "load requests cost nothing"))
     reply_arbitration: Sourced[Literal["fifo", "fair"]] = Field(default=not_given("fifo", "first come, first served"))
+    collective_launch: Sourced[Time] | None = None
+    collective_rate: Sourced[Rate] | None = None
 
     @model_validator(mode="after")
     def _one_rate(self) -> InterconnectProfile:

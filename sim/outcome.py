@@ -111,7 +111,9 @@ class Layout:
 
     @classmethod
     def of(cls, program: Program, fabric: Fabric) -> Layout:
-        key = program.lanes["gpu"].astype(np.int64) * (int(program.lanes["sm"].max(initial=0)) + 1) + program.lanes["sm"]
+        key = (
+            program.lanes["gpu"].astype(np.int64) * (int(program.lanes["sm"].max(initial=0)) + 1) + program.lanes["sm"]
+        )
         _, first, lane_sm = np.unique(key, return_index=True, return_inverse=True)
         n_runs = program.tasks["n_runs"].astype(np.int64)
         repeats = op_repeats(program)

@@ -158,7 +158,9 @@ class Program:
         for name, dtype in _DTYPES.items():
             table = np.ascontiguousarray(getattr(self, name))
             if table.dtype != dtype or table.ndim != 1:
-                raise ProgramError(f"table {name} has dtype {table.dtype} and {table.ndim} dimensions, not {dtype} and 1")
+                raise ProgramError(
+                    f"table {name} has dtype {table.dtype} and {table.ndim} dimensions, not {dtype} and 1"
+                )
             table.setflags(write=False)
             object.__setattr__(self, name, table)
         validate(self)

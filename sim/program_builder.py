@@ -62,7 +62,10 @@ class ProgramBuilder:
         return self.destinations([list(kept)], [list(kept.values())], replicate)
 
     def destinations(
-        self, gpus: Sequence[Sequence[int]] | ArrayLike, sizes: Sequence[Sequence[int]] | ArrayLike, replicate: bool = False
+        self,
+        gpus: Sequence[Sequence[int]] | ArrayLike,
+        sizes: Sequence[Sequence[int]] | ArrayLike,
+        replicate: bool = False,
     ) -> int:
         """Destinations rows from lists of GPUs and bytes (ragged lists or [rows, shares] arrays without zeros)."""
         counts = [len(row) for row in gpus]

@@ -75,7 +75,9 @@ def _check_ops(program: Program) -> None:
     slot = (kind == p.ACQUIRE) | (kind == p.RELEASE)
     _refuse(kind >= len(p.KIND_NAMES), "ops", "unknown kind", kind)
     _refuse(ops["duration_ps"] < 0, "ops", "negative duration", ops["duration_ps"])
-    _refuse(store & _outside(ops["target"], len(program.destinations)), "ops", "no such destinations row", ops["target"])
+    _refuse(
+        store & _outside(ops["target"], len(program.destinations)), "ops", "no such destinations row", ops["target"]
+    )
     _refuse(load & _outside(ops["target"], program.n_gpus), "ops", "the owner GPU does not exist", ops["target"])
     _refuse(load & (ops["bytes"] < 1), "ops", "a LOAD needs at least one byte", ops["bytes"])
     _refuse((store | load) & (ops["bytes"] >= MAX_STORE_BYTES), "ops", "too large for one op: split it", ops["bytes"])
@@ -97,7 +99,9 @@ def _check_store_bytes(program: Program, store: Mask) -> None:
     issued = np.where((rows["replicate"] == 1) & (rows["n_shares"] > 0), single, dealt)
     expected = np.zeros(len(ops), dtype=np.int64)
     expected[store] = issued[ops["target"][store]]
-    _refuse(store & (ops["bytes"] != expected), "ops", "bytes differ from the sum of the destinations row", ops["bytes"])
+    _refuse(
+        store & (ops["bytes"] != expected), "ops", "bytes differ from the sum of the destinations row", ops["bytes"]
+    )
     _refuse(store & (ops["bytes"] == 0) & (ops["duration_ps"] > 0), "ops", "a STORE of nothing takes no time")
 
 
@@ -190,7 +194,9 @@ def _check_use(program: Program) -> None:
     wrong = tasks["n_runs"][task] != lanes_needed[in_queue]
     if wrong.any():
         t = int(task[np.argmax(wrong)])
-        raise ProgramError(f"tasks[{t}]: {tasks['n_runs'][t]} runs, but its group has {lanes_needed[in_queue][np.argmax(wrong)]} lanes")
+        raise ProgramError(
+            f"tasks[{t}]: {tasks['n_runs'][t]} runs, but its group has {lanes_needed[in_queue][np.argmax(wrong)]} lanes"
+        )
 
     home = program.counters["home"]
     for column in range(2):
@@ -231,7 +237,9 @@ def visits(program: Program) -> tuple[Index, Index]:
     pairs = np.stack([np.concatenate([plan, plan]), both])[:, both != p.NO_QUEUE]
     plan, queue = np.unique(pairs, axis=1)
     groups_of_plan = np.argsort(program.groups["plan"], kind="stable")
-    count = np.bincount(program.groups["plan"], minlength=len(plans)) if len(program.groups) else np.zeros(len(plans), int)
+    count = (
+        np.bincount(program.groups["plan"], minlength=len(plans)) if len(program.groups) else np.zeros(len(plans), int)
+    )
     first = np.cumsum(count) - count
     owner, index = expand(first[plan], count[plan])
     return groups_of_plan[index], queue[owner]

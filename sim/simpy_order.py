@@ -22,7 +22,7 @@ class OrderedEnvironment(simpy.Environment):
     """A SimPy environment in which the `key` of an event is its priority."""
 
     def schedule(self, event: simpy.Event, priority: Any = None, delay: Any = 0) -> None:
-        super().schedule(event, getattr(event, "key", BOOKKEEPING), delay)
+        super().schedule(event, getattr(event, "key", BOOKKEEPING), delay)  # type: ignore[arg-type]
 
 
 class At(simpy.Event):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import simpy
 from simpy.resources.resource import Request
 
-from .outcome import GRANULE_RECORD as GRANULE_RECORD
 from .simpy_order import GRANULE_CLASS, PORT_CLASS, RELEASE_CLASS, At, Key, OrderedEnvironment
 from .topology import PLAIN, REDUCE_RATE, SCATTER
 
@@ -97,7 +96,11 @@ class DrainServer:
         self.busy_ps += service
         self.bytes += granule.bytes
         free = At(self.env, (PORT_CLASS, self.number), granule.finish - now)
-        free.callbacks.append(lambda _: self.server.release(turn))
+
+        def release(_: simpy.Event) -> None:
+            self.server.release(turn)
+
+        free.callbacks.append(release)
 
     def _request(self, granule: Granule) -> Request:
         return self.server.request()
@@ -208,17 +211,16 @@ class Network:
         if granule.on_visible is not None:
             self._when(granule, visible, granule.on_visible)
 
-    def record(self, granule: Granule, visible: int, source: int | None = None, destination: int | None = None) -> None:
+    def record(self, granule: Granule, visible: int) -> None:
         g = granule
-        ends = (g.source if source is None else source, g.destination if destination is None else destination)
-        self.records.append((g.ticket, g.ticket if g.parcel is None else g.parcel, g.lane, g.op, *ends, g.bytes, g.admitted, g.finish, visible))
+        parcel = g.ticket if g.parcel is None else g.parcel
+        route = (g.source, g.destination)
+        self.records.append((g.ticket, parcel, g.lane, g.op, *route, g.bytes, g.admitted, g.finish, visible))
 
     def _drain(self, granule: Granule, route: list[int]) -> Steps:
         yield At(self.env, granule.key)
-        for hop, number in enumerate(route):
+        for number in route:
             yield from self._pass(granule, number)
-            if hop == 0 and len(route) > 1 and granule.finish == 0:
-                raise AssertionError("a port always takes time")
         yield from self._last_drained(granule)
 
     def _multicast(self, first: Granule, copies: list[Granule]) -> Steps:
@@ -254,7 +256,12 @@ class Network:
         if granule.bytes > 0:
             yield from self._pass(granule, granule.source)
         arrival = granule.finish + int(self.fabric.latency_ps[granule.source, granule.destination])
-        self._when(granule, arrival, lambda: (self.record(granule, arrival), arrive())[-1])
+
+        def answer() -> None:
+            self.record(granule, arrival)
+            arrive()
+
+        self._when(granule, arrival, answer)
 
     def _when(self, granule: Granule, time: int, action: Callable[[], None]) -> None:
         def act(_: simpy.Event) -> None:

@@ -46,7 +46,9 @@ class Fabric:
     port_names: tuple[str, ...]
     signal_bytes: int = 32
     request_permille: int = 0  # bytes of a load request per 1000 bytes asked for
-    fair_replies: bool = False  # an egress alternates between stores and load replies, instead of first come first served
+    fair_replies: bool = (
+        False  # an egress alternates between stores and load replies, instead of first come first served
+    )
 
     def __post_init__(self) -> None:
         for name in ("capacity_sm", "capacity_gpu", "rates_kbs"):
@@ -60,13 +62,14 @@ class Fabric:
             raise InputError("must be above 0", field="granule_bytes", value=self.granule_bytes)
         for name in ("capacity_sm", "capacity_gpu"):
             room = int(np.min(getattr(self, name), initial=2**62))
-            if max(self.granule_bytes, self.signal_bytes) > room:
-                raise InputError(
-                    f"a granule must fit into the stage, but {name} is {room} bytes",
-                    field="granule_bytes",
-                    value=self.granule_bytes,
-                    allowed=f"1 to {room}",
-                )
+            for piece in ("granule_bytes", "signal_bytes"):
+                if getattr(self, piece) > room:
+                    raise InputError(
+                        f"must fit into the stage, but {name} is {room} bytes",
+                        field=piece,
+                        value=getattr(self, piece),
+                        allowed=f"1 to {room}",
+                    )
 
     @property
     def n_ports(self) -> int:
@@ -137,9 +140,7 @@ def _fabric(
         route_first=np.concatenate([[0], np.cumsum([len(ports) for ports in ports_by_pair])]).astype(np.int32),
         route_ports=np.array([port for ports in ports_by_pair for port in ports], dtype=np.int32),
         latency_ps=latency,
-        port_names=tuple(
-            [f"egress {g}" for g in range(n_gpus)] + [f"ingress {g}" for g in range(n_gpus)] + link_names
-        ),
+        port_names=tuple([f"egress {g}" for g in range(n_gpus)] + [f"ingress {g}" for g in range(n_gpus)] + link_names),
         signal_bytes=stage.signal_bytes,
         request_permille=stage.request_permille,
         fair_replies=stage.fair_replies,

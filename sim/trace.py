@@ -176,4 +176,4 @@ def _names(index: Any, names: Any) -> Any:
     """Categories for a column of small numbers; -1 is a missing value."""
     import pandas as pd
 
-    return pd.Categorical.from_codes(np.asarray(index, dtype=np.int64), categories=list(names))
+    return pd.Categorical.from_codes(np.asarray(index, dtype=np.int64), categories=pd.Index(list(names), dtype=object))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hypothesis
 import pytest
-
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.machine import Machine
 

@@ -110,7 +110,9 @@ def _destinations(builder: ProgramBuilder, shape: BurstTrain, sender: int) -> An
         return np.array([builder.destination({others[0]: shape.burst_bytes})])
     whole, rest = divmod(shape.burst_bytes, len(others))
     rotations = [others[turn:] + others[:turn] for turn in range(len(others))]
-    return np.array([builder.destination({g: whole + (i < rest) for i, g in enumerate(turned)}) for turned in rotations])
+    return np.array(
+        [builder.destination({g: whole + (i < rest) for i, g in enumerate(turned)}) for turned in rotations]
+    )
 
 
 def _gap_ps(machine: Machine, shape: BurstTrain) -> int:

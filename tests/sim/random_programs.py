@@ -6,7 +6,6 @@ Times and sizes are small whole numbers, so that many things happen at the same 
 from __future__ import annotations
 
 import numpy as np
-
 from xstage.sim import program as p
 from xstage.sim.program import Program
 from xstage.sim.program_builder import ProgramBuilder, Seat
@@ -79,11 +78,16 @@ def _random_gpu(
         tasks = []
         for _ in range(int(rng.integers(0, 5))):
             runs = [
-                builder.op_list(_random_op(rng, gpu, n_gpus, n_counters, n_slots, rows) for _ in range(rng.integers(0, 6)))
+                builder.op_list(
+                    _random_op(rng, gpu, n_gpus, n_counters, n_slots, rows) for _ in range(rng.integers(0, 6))
+                )
                 for _ in range(n_seats)
             ]
             counters = rng.integers(0, n_counters, 2) * n_gpus + gpu
-            guards = [(int(counter), int(rng.integers(0, 3))) for counter in counters[: rng.integers(0, 3) * rng.integers(0, 2)]]
+            guards = [
+                (int(counter), int(rng.integers(0, 3)))
+                for counter in counters[: rng.integers(0, 3) * rng.integers(0, 2)]
+            ]
             tasks.append(builder.tasks(runs[0], n_seats, guards=guards, phase=str(rng.choice(["a", "b"]))))
         queues.append(builder.queue(tasks))
     for _ in range(n_groups):

@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-
 from xstage.sim import burst_gap
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
@@ -38,7 +37,10 @@ def bursts(trace: Trace, name: str) -> np.ndarray:
 def test_the_knee_of_isolated_bursts_is_at_33_kib_a_producer(b200: Machine, granule: int) -> None:
     sizes = np.arange(32 * KIB, 35 * KIB, 64)
     stalled = np.array(
-        [run(b200, granule, producers=148, burst_bytes=int(s), mode="isolated").outcome.lanes["stall_ps"].max() > 0 for s in sizes]
+        [
+            run(b200, granule, producers=148, burst_bytes=int(s), mode="isolated").outcome.lanes["stall_ps"].max() > 0
+            for s in sizes
+        ]
     )
     knee = sizes[np.argmax(stalled)]
     assert not stalled[0]
@@ -72,7 +74,9 @@ def test_synchronised_trains_and_single_producers_obey_the_three_term_law(
 ) -> None:
     trace = run(b200, granule, producers=producers, burst_bytes=size, gap_ps=gap, bursts=60, mode="synchronised")
     longest = bursts(trace, "length")[:, -1].max()
-    assert longest == pytest.approx(burst_gap.issue_time(b200.x_stage(), producers, size, gap, "synchronised"), rel=0.01)
+    assert longest == pytest.approx(
+        burst_gap.issue_time(b200.x_stage(), producers, size, gap, "synchronised"), rel=0.01
+    )
 
 
 def test_the_backlog_that_builds_up_in_a_train_is_that_of_the_closed_form(b200: Machine) -> None:
@@ -123,7 +127,15 @@ def test_no_producers_and_empty_bursts_are_empty_programs(b200: Machine) -> None
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("producers", 149), ("producers", -1), ("burst_bytes", -1), ("gap_ps", -1), ("bursts", 0), ("gpus", 1), ("mode", "x")],
+    [
+        ("producers", 149),
+        ("producers", -1),
+        ("burst_bytes", -1),
+        ("gap_ps", -1),
+        ("bursts", 0),
+        ("gpus", 1),
+        ("mode", "x"),
+    ],
 )
 def test_what_makes_no_sense_is_refused_by_name(b200: Machine, field: str, value: object) -> None:
     with pytest.raises(InputError, match=field):

@@ -6,7 +6,6 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-
 from xstage.sim import engine_compiled, engine_simpy
 from xstage.sim.outcome import Layout
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from xstage.sim import engine_compiled
 from xstage.sim import program as p
 from xstage.sim.execute import simulate
@@ -279,10 +278,15 @@ def test_a_signal_is_seen_after_the_stores_before_it() -> None:
     flag = builder.counters(home=1, cause="peer")
     row = builder.destination({1: 8192})
     send = builder.op_list(
-        [{"kind": p.STORE, "target": row, "bytes": 8192, "counter": arrived}, {"kind": p.SIGNAL, "counter": flag, "count": 1}]
+        [
+            {"kind": p.STORE, "target": row, "bytes": 8192, "counter": arrived},
+            {"kind": p.SIGNAL, "counter": flag, "count": 1},
+        ]
     )
     builder.groups(gpu=0, plan=builder.plan(repeat=[builder.queue([builder.tasks(send, 1)])]), seats=[Seat("store")])
-    see = builder.op_list([{"kind": p.WAIT, "counter": flag, "count": 1}, {"kind": p.WAIT, "counter": arrived, "count": 1}])
+    see = builder.op_list(
+        [{"kind": p.WAIT, "counter": flag, "count": 1}, {"kind": p.WAIT, "counter": arrived, "count": 1}]
+    )
     builder.groups(gpu=1, plan=builder.plan(repeat=[builder.queue([builder.tasks(see, 1)])]), seats=[Seat("mma")])
     waits = simulate(builder.build(), switch(2, 1_000_000, STAGE), trace="full").ops().query("kind == 'wait'")
     assert waits["wait_us"].tolist()[0] > 0
@@ -299,7 +303,9 @@ def test_load_replies_compete_with_the_owners_stores() -> None:
             [{"kind": p.LOAD, "target": 1, "bytes": 4096, "counter": got}, {"kind": p.WAIT, "counter": got, "count": 1}]
         )
         builder.groups(
-            gpu=0, plan=builder.plan(repeat=[builder.queue([builder.tasks(pull, 1)])]), seats=[Seat("dispatch", window=1, start_ps=1)]
+            gpu=0,
+            plan=builder.plan(repeat=[builder.queue([builder.tasks(pull, 1)])]),
+            seats=[Seat("dispatch", window=1, start_ps=1)],
         )
         if storing:
             burst(builder, 1, 0, 0, 1 << 16)

@@ -1,0 +1,97 @@
+"""Figures of bursts of remote stores: the knee, the recovery by a gap, and what the stage holds meanwhile.
+
+Each function draws one DataFrame and nothing else, so a figure can be drawn again from the CSV that is saved beside it.
+`law` rows are the closed forms of sim/burst_gap.py, `compiled` and `simpy` rows what the engines gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+
+from .style import AMBER, BLUE, GREEN, INK, MUTED, ORANGE, house_style, mark_x
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PHASES = {"issue_bound": GREEN, "recovered": BLUE, "drain_limited": ORANGE}
+
+
+def knee_figure(data: pd.DataFrame, knee_kib: float, published_kib: float) -> Figure:
+    """T_iss of the last producer of an isolated burst, against the size of the burst.
+
+    `data`: columns series (law, compiled, simpy), burst_kib, t_iss_us.
+    """
+    with house_style():
+        figure = Figure()
+        axes = figure.add_subplot(
+            xlabel="burst B, KiB a producer", ylabel="issue time T_iss, µs", title="A burst beyond the knee waits to issue"
+        )
+        law, compiled, simpy = (data[data["series"] == name] for name in ("law", "compiled", "simpy"))
+        axes.plot(law["burst_kib"], law["t_iss_us"], color=INK, linewidth=1.2, label="closed form")
+        axes.plot(compiled["burst_kib"], compiled["t_iss_us"], "o", color=BLUE, label="compiled engine")
+        axes.plot(
+            simpy["burst_kib"], simpy["t_iss_us"], "s", markersize=10, markerfacecolor="none", markeredgewidth=1.5,
+            color=ORANGE, label="SimPy engine",
+        )  # fmt: skip
+        text = f"knee: simulated {knee_kib:.1f} KiB,\npublished {published_kib:g} KiB"
+        mark_x(axes, knee_kib, text, height=0.4, side="right" if knee_kib < 0.2 * law["burst_kib"].max() else "left")
+        axes.set_xlim(0, law["burst_kib"].max() * 1.03)
+        axes.set_ylim(0)
+        axes.legend(loc="upper left")
+    return figure
+
+
+def recovery_figure(data: pd.DataFrame, recovery_gaps_us: Mapping[float, float]) -> Figure:
+    """T_iss in the steady state against the gap between bursts, for each burst size and mode.
+
+    `data`: columns series (law, compiled), mode (free_running, synchronised), burst_kib, gap_us, t_iss_us.
+    `recovery_gaps_us`: G* by burst size in KiB, of free-running producers.
+    """
+    with house_style():
+        figure = Figure()
+        axes = figure.add_subplot(
+            xlabel="gap G between bursts, µs", ylabel="issue time T_iss, µs", title="A gap of G* removes the stall"
+        )
+        names = {"free_running": ("free-running", "o", "-"), "synchronised": ("started together", "^", "--")}
+        for (size, gap), colour in zip(recovery_gaps_us.items(), (BLUE, ORANGE, GREEN), strict=False):
+            for mode, (name, marker, dashes) in names.items():
+                mine = data[(data["burst_kib"] == size) & (data["mode"] == mode)]
+                law, simulated = (mine[mine["series"] == series] for series in ("law", "compiled"))
+                axes.plot(law["gap_us"], law["t_iss_us"], dashes, color=colour, linewidth=1.2)
+                axes.plot(
+                    simulated["gap_us"], simulated["t_iss_us"], marker, color=colour,
+                    markerfacecolor=colour if mode == "free_running" else "white", label=f"{size:g} KiB, {name}",
+                )  # fmt: skip
+            mark_x(axes, gap, f"G* {gap:.1f} µs", height=0.52, colour=colour)
+        axes.plot([], [], color=MUTED, linewidth=1.2, label="closed forms")
+        axes.set_xlim(0, data["gap_us"].max() * 1.03)
+        axes.set_ylim(0)
+        axes.legend(loc="upper right")
+    return figure
+
+
+def occupancy_figure(data: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
+    """What the stage of a GPU holds over time, in percent of Q(K): one panel a phase.
+
+    `data`: columns phase, time_us, held_pct (and others, not drawn), as steps. `titles`: what each phase's panel shows.
+    """
+    with house_style():
+        figure = Figure(figsize=(5.0, 1.1 + 1.3 * len(titles)))
+        panels = figure.subplots(len(titles), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+        for axes, (phase, title) in zip(panels, titles.items(), strict=True):
+            mine = data[data["phase"] == phase]
+            axes.fill_between(
+                mine["time_us"], mine["held_pct"], step="post", color=PHASES[phase], alpha=0.35, linewidth=0
+            )
+            axes.step(mine["time_us"], mine["held_pct"], where="post", color=PHASES[phase], linewidth=1.2)
+            axes.axhline(100, color=AMBER, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+            axes.set_title(title)
+            axes.set_ylim(0, 112)
+            axes.set_yticks([0, 50, 100])
+        panels[-1].set_xlim(0, data["time_us"].max())
+        panels[-1].set_xlabel("time, µs")
+        figure.supylabel("stage holds, % of Q", fontsize="medium")
+    return figure

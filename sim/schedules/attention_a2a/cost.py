@@ -1,0 +1,120 @@
+"""How long a tile of FlashAttention takes, from its structure and a few numbers of the machine.
+
+    step     = max( longer(MMA, softmax) + (1 - overlap) shorter(MMA, softmax),  K and V from L2 )
+    masked   a step on the diagonal of a causal mask hides nothing: the shorter of the two is exposed in full
+    tile     = steps * step + masked steps * overlap * shorter + (Q in, O out) at one SM's share of HBM
+
+with MMA = 2 bm bn (d + d_v) FLOPs at one SM's share of the peak, softmax = bm bn elements at the machine's rate. `overlap`
+is how much of the shorter of the two a KV step hides: the two warp groups of FA3 take turns and hide part of it, the
+softmax warps of FA4 run beside the MMA warp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...tile_cost import needed
+from ...units import KBS_PER_GBS, PS_PER_US
+from .shape import ELEMENT_BYTES, Attention
+from .tiles import Family, Tile
+
+if TYPE_CHECKING:
+    from ...machine import Machine
+
+Ints = NDArray[np.int64]
+
+FAMILY_OF_KERNELS: dict[str, Family] = {"sm90": "fa3", "sm100": "fa4"}
+
+
+@dataclass(frozen=True)
+class AttentionCosts:
+    """Rates of one SM: FLOPs, softmax elements and bytes in a microsecond."""
+
+    mma_flops_per_us: float
+    softmax_per_us: float
+    overlap: float
+    l2_bytes_per_us: float
+    hbm_bytes_per_us: float
+    launch_ps: int
+
+    @classmethod
+    def of(cls, machine: Machine) -> AttentionCosts:
+        """From a machine file. Raises `InputError` naming the first number that the machine does not have."""
+
+        def number(name: str) -> Any:
+            return needed(machine, name)
+
+        sms = machine.sms
+        return cls(
+            mma_flops_per_us=number("bf16_tflops") * 1e6 * number("attention_mma_efficiency") / sms,
+            softmax_per_us=number("attention_softmax") * 1e3,
+            overlap=number("attention_overlap"),
+            l2_bytes_per_us=number("l2_rate") / 1e3 / sms,
+            hbm_bytes_per_us=number("hbm_rate") / 1e3 / sms,
+            launch_ps=number("kernel_launch"),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TileTimes:
+    """Times of the m-blocks of one head in ps: `total` and `resume` (until the output buffer is needed) by m-block."""
+
+    steps: Ints
+    total: Ints
+    resume: Ints
+
+
+def family_of(machine: Machine, shape: Attention) -> Family:
+    """The kernel family: the shape's, or else that of the machine's kernels. Raises `InputError` if neither is given."""
+    return FAMILY_OF_KERNELS[needed(machine, "kernels")] if shape.family is None else shape.family
+
+
+def tile_times(costs: AttentionCosts, tile: Tile, shape: Attention) -> TileTimes:
+    """Times of the m-blocks of a head, [m-blocks], in row order; the last tile computes all its rows, valid or not."""
+    blocks = -(-shape.tokens // tile.block_m)
+    reach = np.minimum(shape.tokens, (np.arange(blocks) + 1) * tile.block_m)
+    steps = -(-(reach if shape.causal else np.full(blocks, shape.tokens)) // tile.block_n)
+    step, shorter = _step_us(costs, tile, shape)
+    masked = np.minimum(steps, -(-tile.block_m // tile.block_n)) if shape.causal else 0
+    q_in = tile.block_m * shape.head_dim * ELEMENT_BYTES / costs.hbm_bytes_per_us
+    o_out = tile.block_m * shape.output_dim * ELEMENT_BYTES / costs.hbm_bytes_per_us
+    total = steps * step + masked * costs.overlap * shorter + q_in + o_out
+    resume = np.minimum(total, q_in + tile.resume_steps * step)
+    return TileTimes(steps, _whole_ps(total), _whole_ps(resume))
+
+
+def attention_flops(shape: Attention) -> int:
+    """FLOPs of one rank, 2 b h S^2 (d + d_v), half of it with a causal mask: as benchmarks count them."""
+    full = 2 * shape.batch * shape.local_heads * shape.tokens**2 * (shape.head_dim + shape.output_dim)
+    return full // 2 if shape.causal else full
+
+
+def crossover_tokens(flops_per_s: float, drain_kbs: float, ranks: int) -> float:
+    """Sequence length s* at which the All-to-All of the output takes as long on the wire as attention takes to compute.
+
+    s* = rate (P-1) / (2 P R), of non-causal attention with 16-bit elements and d_v = d, whatever d, batch and heads; at a
+    length s the wire takes s* / s of the time of attention.
+
+        >>> round(crossover_tokens(650e12, 450e6, ranks=8))
+        632
+    """
+    return flops_per_s * (ranks - 1) / ranks / (2 * drain_kbs / KBS_PER_GBS * 1e9)
+
+
+def _step_us(costs: AttentionCosts, tile: Tile, shape: Attention) -> tuple[float, float]:
+    """One KV step, and the shorter of its MMA and softmax times."""
+    elements = tile.block_m * tile.block_n
+    mma = 2 * elements * (shape.head_dim + shape.output_dim) / costs.mma_flops_per_us
+    softmax = elements / costs.softmax_per_us
+    kv_bytes = tile.block_n * (shape.head_dim + shape.output_dim) * ELEMENT_BYTES
+    load = kv_bytes / tile.multicast / costs.l2_bytes_per_us
+    shorter = min(mma, softmax)
+    return max(max(mma, softmax) + (1 - costs.overlap) * shorter, load), shorter
+
+
+def _whole_ps(us: Any) -> Ints:
+    return np.ceil(np.asarray(us) * PS_PER_US).astype(np.int64)

@@ -1,0 +1,48 @@
+"""The order in which a rank works through its tiles, and so which receivers its output meets."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .shape import ELEMENT_BYTES, Attention
+from .tiles import Tile
+
+Ints = NDArray[np.int64]
+
+
+def tile_order(shape: Attention, tile: Tile, rank: int, rotation: bool) -> tuple[Ints, Ints]:
+    """Head (batch * local heads + head) and m-block of each tile of a rank in the kernel's order, two arrays [tiles].
+
+    Non-causal kernels run m-blocks fastest, then heads. Causal ones take the longest first: heads run fastest inside a
+    section of heads whose K and V fit into L2, then m-blocks from the last one down.
+    With `rotation` a rank begins each head at the rows that rank + 1 owns, and comes to its own rows last.
+    """
+    heads, blocks = shape.batch * shape.local_heads, -(-shape.tokens // tile.block_m)
+    head, position = np.divmod(np.arange(heads * blocks), blocks)
+    shift = (rank + 1) * blocks // shape.ranks if rotation else 0
+    block = ((blocks - 1 - position if tile.longest_first else position) + shift) % blocks
+    if not tile.longest_first:
+        return head, block
+    section = head // heads_per_section(shape, tile)
+    order = np.lexsort((head, position, section))
+    return head[order], block[order]
+
+
+def heads_per_section(shape: Attention, tile: Tile) -> int:
+    """Query heads whose K and V fit into the kernel's section of L2, at least one; heads that share K and V count once."""
+    kv_bytes = shape.tokens * (shape.head_dim + shape.output_dim) * ELEMENT_BYTES
+    sharing = shape.heads // shape.n_kv_heads
+    return max(1, tile.l2_section // kv_bytes) * sharing
+
+
+def owner_bytes(shape: Attention, tile: Tile) -> Ints:
+    """Bytes of each store of an m-block by the rank that owns the rows, [m-blocks, stores, ranks].
+
+    Row r of a sequence belongs to rank floor(r / (S / P)); rows beyond the sequence are not stored.
+    """
+    blocks = -(-shape.tokens // tile.block_m)
+    first = np.arange(blocks * tile.stores).reshape(blocks, tile.stores, 1) * tile.rows_per_store
+    own = np.arange(shape.ranks) * shape.local_tokens
+    low, high = np.maximum(first, own), np.minimum(first + tile.rows_per_store, own + shape.local_tokens)
+    return np.maximum(0, high - low) * shape.output_dim * ELEMENT_BYTES

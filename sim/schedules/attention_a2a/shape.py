@@ -1,0 +1,124 @@
+"""What is computed (`Attention`) and how its output travels (`Policy`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ...errors import InputError
+from .tiles import Family, Tile, tile_of
+
+PolicyName = Literal["compute_only", "serial", "comm_warp", "reserved_sms", "piggyback"]
+
+ELEMENT_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Forward attention of `batch` sequences of `tokens` over `ranks` GPUs: all tokens and 1 / ranks of the heads on each.
+
+    `tokens` is the whole sequence length S, `heads` counts the query heads of all ranks. `kv_heads` and `value_dim` are
+    those of the queries if left out. K and V heads are replicated where there are fewer than ranks. 16-bit elements.
+    `family` is the kernel; if left out, the machine's own.
+    Raises `InputError` unless ranks divide heads and tokens, and K and V heads can be shared out.
+    """
+
+    tokens: int
+    heads: int
+    head_dim: int = 128
+    ranks: int = 1
+    kv_heads: int | None = None
+    value_dim: int | None = None
+    batch: int = 1
+    causal: bool = False
+    family: Family | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "heads", "head_dim", "ranks", "batch", "n_kv_heads", "output_dim"):
+            if getattr(self, name) < 1:
+                raise InputError("must be at least 1", field=name, value=getattr(self, name))
+        if self.heads % self.ranks:
+            allowed = f"a divisor of {self.heads} heads"
+            raise InputError("cannot share out the heads evenly", field="ranks", value=self.ranks, allowed=allowed)
+        if self.tokens % self.ranks:
+            allowed = f"a multiple of {self.ranks} ranks"
+            raise InputError("cannot be shared out evenly", field="tokens", value=self.tokens, allowed=allowed)
+        if self.heads % self.n_kv_heads:
+            allowed = f"a divisor of {self.heads} heads"
+            raise InputError("must divide the query heads", field="kv_heads", value=self.n_kv_heads, allowed=allowed)
+        if self.n_kv_heads % self.ranks and self.ranks % self.n_kv_heads:
+            allowed = f"a multiple or a divisor of {self.ranks} ranks"
+            raise InputError("cannot be shared out", field="kv_heads", value=self.n_kv_heads, allowed=allowed)
+
+    @property
+    def n_kv_heads(self) -> int:
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def output_dim(self) -> int:
+        """Columns of V, and so of the output of one head."""
+        return self.head_dim if self.value_dim is None else self.value_dim
+
+    @property
+    def local_heads(self) -> int:
+        return self.heads // self.ranks
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens whose output one rank owns, of each sequence."""
+        return self.tokens // self.ranks
+
+    @property
+    def output_bytes_sent(self) -> int:
+        """Bytes of output that one rank sends: (P-1)/P (S/P) H d_v 2 B. The All-to-All after attention."""
+        return (self.ranks - 1) * self.local_tokens * self.local_heads * self.output_dim * ELEMENT_BYTES * self.batch
+
+    @property
+    def qkv_bytes_sent(self) -> int:
+        """Bytes of Q, K and V that one rank sends before attention; K and V heads that are replicated go to each copy.
+
+        (P-1)/P (S/P) (H d + Hkv (d + d_v)) 2 B, with Hkv at least P. That All-to-All is not part of the schedule.
+        """
+        kv = max(self.n_kv_heads, self.ranks) * (self.head_dim + self.output_dim)
+        columns = (self.heads * self.head_dim + kv) // self.ranks
+        return (self.ranks - 1) * self.local_tokens * columns * ELEMENT_BYTES * self.batch
+
+    def tile(self, family: Family) -> Tile:
+        return tile_of(family, self.head_dim, self.output_dim, causal=self.causal, tokens=self.tokens)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How the output travels.
+
+    compute_only   not at all: attention that stores to its own memory
+    serial         attention, then a launch, a permutation and an All-to-All at an achieved bandwidth
+    comm_warp      a warp of each SM copies finished tiles to their owners
+    reserved_sms   `reserved_sms` SMs do so, and compute nothing
+    piggyback      the store of each tile goes to its owner at once
+
+    `rotation` starts rank r with the rows of rank r + 1, so that ranks do not aim at the same receiver; with a causal mask
+    it gives up the order of longest tiles first. `own_staging` gives the output a buffer of its own, so that a store may
+    last for the whole next tile (a changed FA3; FA4 has it).
+    The terms of `serial` are the machine's if left out: `launch_ps` and `a2a_kbs` from its interconnect, and no separate
+    permutation (`permute_kbs`: bytes of the whole local output, read and written once), which `a2a_kbs` then contains.
+    """
+
+    name: PolicyName = "piggyback"
+    reserved_sms: int = 0
+    rotation: bool = False
+    own_staging: bool = False
+    launch_ps: int | None = None
+    a2a_kbs: int | None = None
+    permute_kbs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(PolicyName):
+            raise InputError("is unknown", field="policy", value=self.name, allowed=get_args(PolicyName))
+        if (self.reserved_sms > 0) != (self.name == "reserved_sms"):
+            allowed = "1 or more" if self.name == "reserved_sms" else f"0 where the policy is {self.name}"
+            raise InputError("does not fit the policy", field="reserved_sms", value=self.reserved_sms, allowed=allowed)
+        for name, least in (("launch_ps", 0), ("a2a_kbs", 1), ("permute_kbs", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError("is too small", field=name, value=value, allowed=f"{least} or more")

@@ -1,0 +1,116 @@
+"""Tiles of the FlashAttention forward kernels: sizes, scheduling, and when the output buffer is needed again.
+
+What happens after a tile's output is handed to the asynchronous store differs by kernel, and decides what a slow store
+costs. The store frees the staging buffer when it has read it out, which is when the post-issue stage has taken all of it.
+
+    late     the buffer is needed again at the end of the next tile: the whole main loop is a drain window
+    early    the buffer lies over an input stage that the next tile needs after `resume_steps` KV steps
+    start    the buffer lies over Q, so the next tile cannot begin
+    exit     one CTA for each tile: a slow store keeps the CTA on the SM, and its successor waits
+
+Sources: https://github.com/Dao-AILab/flash-attention, hopper/tile_size.h, hopper/epilogue_fwd.hpp, hopper/tile_scheduler.hpp
+(FA3) and flash_attn/cute/flash_fwd_sm100.py, tile_scheduler.py (FA4), read at commit 0251105a; 16-bit inputs.
+
+    >>> tile_of("fa3", 128, 128, causal=False, tokens=8192).block_n
+    176
+    >>> tile_of("fa4", 128, 128, causal=True, tokens=8192).contract
+    'exit'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ...errors import InputError
+
+Family = Literal["fa3", "fa4"]
+Contract = Literal["late", "early", "start", "exit"]
+
+MIB = 2**20
+FA3_RESUME_STEPS = 0.5
+"""FA3's producer loads K0 and Q, then waits for the output buffer before V0: the first QK and softmax are the window."""
+
+_FA3_BLOCKS = {  # head dim: (block_m, block_n) without and with a causal mask
+    64: ((192, 192), (192, 128)),
+    96: ((192, 144), (192, 144)),
+    128: ((128, 176), (128, 128)),
+    192: ((128, 112), (128, 112)),
+    256: ((128, 80), (128, 80)),
+}
+_FA3_WIDE_VALUES = {(64, 256): (128, 96), (64, 512): (64, 64), (192, 128): (128, 128)}
+_FA4_HEAD_DIMS = (64, 96, 128, 192)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one task computes and how its output leaves.
+
+    `block_m` query rows in `stores` equal parts, each with an output buffer and a store of its own; K and V in steps of
+    `block_n`. `multicast` CTAs share each load of K and V. `l2_section` is how many bytes of K and V the scheduler keeps
+    in L2 before it goes on to other heads; 0 where heads run one after the other.
+    """
+
+    block_m: int
+    block_n: int
+    stores: int
+    contract: Contract
+    resume_steps: float
+    multicast: int
+    longest_first: bool
+    l2_section: int
+
+    @property
+    def rows_per_store(self) -> int:
+        return self.block_m // self.stores
+
+    @property
+    def static(self) -> bool:
+        """Persistent CTAs with a fixed stride, rather than tiles handed out as CTAs become free."""
+        return not self.longest_first
+
+
+def tile_of(family: Family, head_dim: int, value_dim: int, *, causal: bool, tokens: int) -> Tile:
+    """The tile that the family's kernel takes. Head dims between those of the table are padded to the next one.
+
+    Not modelled: paged, local and split variants, FP8 tiles, 2-CTA MMA of FA4 (its CTAs are taken one by one).
+    Raises `InputError` if the family is unknown or has no kernel for the head dim.
+    """
+    if family not in get_args(Family):
+        raise InputError("is unknown", field="family", value=family, allowed=get_args(Family))
+    known = tuple(_FA3_BLOCKS) if family == "fa3" else _FA4_HEAD_DIMS
+    fitting = [size for size in known if size >= head_dim]
+    if not fitting:
+        raise InputError(f"has no {family} kernel here", field="head_dim", value=head_dim, allowed=f"1 to {max(known)}")
+    if family == "fa3":
+        return _fa3(fitting[0], value_dim, causal, tokens)
+    return _fa4(fitting[0], value_dim, causal, tokens)
+
+
+def _fa3(head_dim: int, value_dim: int, causal: bool, tokens: int) -> Tile:
+    block_m, block_n = _FA3_WIDE_VALUES.get((head_dim, value_dim), _FA3_BLOCKS[head_dim][causal])
+    even_tiles = -(-tokens // block_m) % 2 == 0
+    return Tile(
+        block_m=block_m,
+        block_n=block_n,
+        stores=1,
+        contract="early",
+        resume_steps=FA3_RESUME_STEPS,
+        multicast=2 if head_dim >= 128 and not causal and even_tiles else 1,
+        longest_first=causal,
+        l2_section=32 * MIB if causal else 0,
+    )
+
+
+def _fa4(head_dim: int, value_dim: int, causal: bool, tokens: int) -> Tile:
+    stores = 2 if tokens > 128 else 1
+    return Tile(
+        block_m=128 * stores,
+        block_n=128,
+        stores=stores,
+        contract="exit" if causal else "start" if head_dim == 192 else "late",
+        resume_steps=0.0,
+        multicast=1,
+        longest_first=causal,
+        l2_section=50 * MIB if causal else 0,
+    )

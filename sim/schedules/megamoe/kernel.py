@@ -1,0 +1,123 @@
+"""Which kernel runs: its tile, its clusters, and how its epilogue is cut.
+
+    sm100   clusters of two CTAs: one lane issues the MMA of both, each CTA has an epilogue lane; two TMEM buffers a CTA
+    sm90    one lane a CTA: the math warps run their own epilogue; clusters of two share weights by multicast
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from ...tile_cost import needed
+from .. import megamoe_rules as rules
+from .shape import Alternating, Lag, MegaMoe, Policy
+
+if TYPE_CHECKING:
+    from ...machine import Machine
+
+Family = Literal["sm90", "sm100"]
+SM90_WAVE_TILE = (64, 256)
+"""BM and BN of the wave kernel, https://github.com/deepseek-ai/DeepGEMM/pull/323."""
+SM90_DISPATCH_WARPS = 2
+SM100_DISPATCH_WARPS = 4
+UMMA_ROWS = 16
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Tile of one CTA, CTAs of a group, rows of one epilogue step, dispatch warps of an SM."""
+
+    family: Family
+    block_m: int
+    block_n: int
+    cluster: int
+    step_rows: int
+    dispatch_warps: int
+    sms: int
+    l1_n_blocks: int
+    l2_n_blocks: int
+
+    @property
+    def steps(self) -> int:
+        """Epilogue steps of a full tile."""
+        return -(-self.block_m // self.step_rows)
+
+    @property
+    def groups(self) -> int:
+        return self.sms // self.cluster
+
+    def n_blocks(self, l2: NDArray[np.bool_] | bool) -> NDArray[np.int64]:
+        return np.where(l2, self.l2_n_blocks, self.l1_n_blocks)
+
+    def computed_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows that the MMA works on: valid rows rounded up to 16 on SM100, whole tiles on SM90."""
+        if self.family == "sm90":
+            return np.full_like(rows, self.block_m)
+        return -(-rows // UMMA_ROWS) * UMMA_ROWS
+
+    def weight_bytes(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Bytes of the weights of one tile."""
+        return self.block_n * self.depth(shape, l2) * shape.format.weight_bits // 8
+
+    def depth(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """K of the GEMM."""
+        return np.where(l2, shape.intermediate, shape.hidden)
+
+    def feed_bytes(
+        self, shape: MegaMoe, l2: NDArray[np.bool_], rows: NDArray[np.int64], shares_weights: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Bytes that a CTA takes in from L2 for one tile.
+
+        SM100: its weights and half of the activations, which the two CTAs exchange. SM90: both operands, or half of the
+        weights where the cluster's other CTA brings the other half.
+        """
+        weights = self.weight_bytes(shape, l2)
+        activations = self.computed_rows(rows) * self.depth(shape, l2) * shape.format.activation_bits // 8
+        if self.family == "sm100":
+            return weights + activations // 2
+        return np.where(shares_weights, weights // 2, weights) + activations
+
+
+def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Release) -> Kernel:
+    """The kernel that the machine's family runs for this shape. Raises `InputError` where shape or policy do not fit it."""
+    family: Family = needed(machine, "kernels")
+    expected = rules.expected_rows_per_expert(shape.tokens, shape.ranks, shape.topk, shape.experts)
+    if family == "sm100":
+        if isinstance(policy, Lag):
+            raise InputError("is a schedule of SM90 kernels", field="policy", value="lag", allowed="a machine with sm90")
+        tile = rules.sm100_tile(release, expected, max(1, shape.experts // shape.ranks))
+        step = tile.store_block_m * (tile.epilogue_warps // 4)
+        block_m, block_n, cluster, warps = tile.block_m, tile.block_n, rules.SM100_CLUSTER, SM100_DISPATCH_WARPS
+    else:
+        if isinstance(policy, Alternating):
+            raise InputError("is a schedule of SM100 kernels", field="policy", value="alternating", allowed="sm100")
+        if shape.format.math == "fp4" or shape.format.weight_bits == 4:
+            raise InputError("needs FP4 Tensor Cores", field="numbers", value=shape.numbers, allowed="w8a8, bf16")
+        block_m, block_n, cluster = *SM90_WAVE_TILE, 1
+        if isinstance(policy, Lag):
+            block_m, block_n, cluster = rules.sm90_lag_tile(
+                expected, hidden=shape.hidden, intermediate=shape.intermediate
+            )
+        step, warps = block_m, SM90_DISPATCH_WARPS
+    sms = machine.sms - machine.sms % cluster
+    for name, width in (("2 intermediate", 2 * shape.intermediate), ("hidden", shape.hidden)):
+        if width % (block_n * (cluster if family == "sm100" else 1)):
+            raise InputError(
+                "does not divide into tiles", field=name, value=width, allowed=f"a multiple of {block_n * cluster}"
+            )
+    return Kernel(
+        family=family,
+        block_m=block_m,
+        block_n=block_n,
+        cluster=cluster,
+        step_rows=step,
+        dispatch_warps=warps,
+        sms=sms,
+        l1_n_blocks=2 * shape.intermediate // block_n,
+        l2_n_blocks=shape.hidden // block_n,
+    )

@@ -1,0 +1,177 @@
+"""The nominal order of a rank's tiles under each policy, and the smallest ring that it can run with.
+
+An order is three equally long arrays of CTA tiles (L2 or L1, m-block, n-block). `cluster` neighbours make a task. Static
+orders are striped over the groups; `n_static` tells where the ticketed tail begins. Dynamic policies draw L1 and L2 tasks
+from two shared lists, each in this order; for them the order of both together is only nominal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from .. import megamoe_rules as rules
+from .blocks import Blocks
+from .kernel import Kernel
+from .shape import Alternating, ExpertWave, Interleaved, Lag, MegaMoe, Policy
+
+Ints = NDArray[np.int64]
+NEVER = 2**40
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Tiles of one rank in nominal order; a task is `cluster` neighbours."""
+
+    l2: NDArray[np.bool_]
+    block: Ints
+    n: Ints
+    n_static: int  # tasks in the striped list; the rest is drawn by tickets
+    ring: int  # m-blocks, 0 for none
+    dynamic: bool = False
+    warm_up: int = 0  # alternating: L1 tasks that each group takes first
+    lead_blocks: int = 0  # interleaved
+
+
+def order_of(kernel: Kernel, shape: MegaMoe, policy: Policy, release: rules.Release, blocks: Blocks) -> Order:
+    """The order of one rank. Raises `InputError` if its ring cannot hold what the order needs at once."""
+    l2, block, n = _all_tiles(kernel, blocks)
+    if isinstance(policy, ExpertWave):
+        wave = _wave_of_block(kernel, shape, policy, release, blocks)
+        chosen = np.lexsort((n, block, l2, wave[block]))
+        order = _static(kernel, (l2, block, n), chosen, len(chosen), policy.ring_m_blocks or 0)
+    elif isinstance(policy, Lag):
+        order = _lag_order(kernel, shape, policy, blocks, (l2, block, n))
+    elif isinstance(policy, Alternating):
+        order = _alternating(kernel, policy, blocks, (l2, block, n))
+    elif isinstance(policy, Interleaved):
+        order = _interleaved(kernel, policy, blocks, (l2, block, n))
+    else:
+        chosen = np.lexsort((n, block, l2))
+        order = _static(kernel, (l2, block, n), chosen, len(chosen), 0)
+    _check_ring(order, blocks)
+    return order
+
+
+def _all_tiles(kernel: Kernel, blocks: Blocks) -> tuple[NDArray[np.bool_], Ints, Ints]:
+    l1, l2 = blocks.n_blocks * kernel.l1_n_blocks, blocks.n_blocks * kernel.l2_n_blocks
+    is_l2 = np.arange(l1 + l2) >= l1
+    index = np.arange(l1 + l2) - l1 * is_l2
+    width = kernel.n_blocks(is_l2)
+    return is_l2, index // width, index % width
+
+
+Tiles = tuple[NDArray[np.bool_], Ints, Ints]
+
+
+def _static(kernel: Kernel, tiles: Tiles, chosen: Ints, static_tiles: int, ring: int) -> Order:
+    l2, block, n = (column[chosen] for column in tiles)
+    return Order(l2, block, n, static_tiles // kernel.cluster, ring)
+
+
+def _wave_of_block(
+    kernel: Kernel, shape: MegaMoe, policy: ExpertWave, release: rules.Release, blocks: Blocks
+) -> Ints:
+    routed = max(1, shape.experts // shape.ranks)
+    size = policy.experts_per_wave
+    if size is None:
+        size = rules.experts_per_wave(
+            "june" if release == "sept" else release,
+            kernel.block_m,
+            tokens=shape.tokens,
+            k=shape.topk,
+            local_experts=routed,
+            intermediate=shape.intermediate,
+            sms=kernel.sms,
+            block_n=kernel.block_n,
+        )
+    if size < 1:
+        raise InputError("must be at least 1", field="experts_per_wave", value=size)
+    return np.where(blocks.is_shared, -1, (blocks.expert - shape.shared_experts) // size)
+
+
+def _lag_order(kernel: Kernel, shape: MegaMoe, policy: Lag, blocks: Blocks, tiles: Tiles) -> Order:
+    """`lag` L1 units, then `group` L1 units and `group` L2 units in turn: lag + group units between L1 and L2 at most, for
+    which the rule's ring of 8 (lag + group) + 4 m-blocks is made.
+    """
+    rule = rules.lag_schedule(
+        capacity=shape.most_tokens, k=shape.topk, local_experts=max(1, shape.experts // shape.ranks)
+    )
+    lag = rule.lag if policy.lag is None else policy.lag
+    group = rule.group if policy.group is None else policy.group
+    for name, value, least in (("lag", lag, 0), ("group", group, 1), ("unit", policy.unit, 1)):
+        if value < least:
+            raise InputError("is too small", field=name, value=value, allowed=f"{least} or more")
+    ring = policy.unit * (lag + group) + rules.LAG_RING_MARGIN if policy.ring_m_blocks is None else policy.ring_m_blocks
+    unit = _unit_of_block(blocks, policy.unit)
+    units = int(unit.max(initial=-1)) + 1
+    followed = max(0, units - lag) // group  # batches of L1 units that a batch of L2 units follows
+    l2, block, n = tiles
+    batch = np.where(l2, unit[block] // group, (unit[block] - lag) // group)
+    time = np.where(l2, np.where(batch < followed, 2 * batch + 2, NEVER), np.where(unit[block] < lag, 0, 2 * batch + 1))
+    chosen = np.lexsort((block, n, unit[block], time))
+    return _static(kernel, tiles, chosen, int((time < NEVER).sum()), min(ring, blocks.n_blocks))
+
+
+def _unit_of_block(blocks: Blocks, most: int) -> Ints:
+    """Unit of each block: up to `most` neighbouring blocks of one expert."""
+    starts = np.flatnonzero(np.diff(blocks.expert, prepend=-1))
+    inside = np.arange(blocks.n_blocks) - np.repeat(starts, np.diff(np.append(starts, blocks.n_blocks)))
+    return np.cumsum(inside % most == 0) - 1
+
+
+def _alternating(kernel: Kernel, policy: Alternating, blocks: Blocks, tiles: Tiles) -> Order:
+    n1, n2 = kernel.l1_n_blocks // kernel.cluster, kernel.l2_n_blocks // kernel.cluster
+    warm_up = policy.warm_up
+    if warm_up is None:
+        warm_up = rules.warm_up_waves(blocks.n_blocks, kernel.groups, n1, n2)
+    ring = policy.ring_m_blocks or 0
+    needs = rules.most_live_m_blocks(blocks.n_blocks, kernel.groups, n1, n2)
+    if 0 < ring < needs:
+        raise _ring_too_small(ring, needs)
+    l2, block, n = tiles
+    task = (block * kernel.n_blocks(l2) + n) // kernel.cluster
+    first = warm_up * kernel.groups
+    time = np.where(l2, first + 2 * task, np.where(task < first, task, first + 2 * (task - first) + 1))
+    return _dynamic(tiles, np.lexsort((n, time)), ring=ring, warm_up=warm_up)
+
+
+def _interleaved(kernel: Kernel, policy: Interleaved, blocks: Blocks, tiles: Tiles) -> Order:
+    if policy.lead_rows < 0:
+        raise InputError("must be 0 or more", field="lead_rows", value=policy.lead_rows)
+    lead = -(-policy.lead_rows // kernel.block_m)
+    l2, block, n = tiles
+    order = np.lexsort((n, l2, np.where(l2, block + lead, block)))
+    return _dynamic(tiles, order, lead_blocks=lead)
+
+
+def _dynamic(tiles: Tiles, chosen: Ints, ring: int = 0, warm_up: int = 0, lead_blocks: int = 0) -> Order:
+    l2, block, n = (column[chosen] for column in tiles)
+    return Order(l2, block, n, 0, ring, True, warm_up, lead_blocks)
+
+
+def _check_ring(order: Order, blocks: Blocks) -> None:
+    """A static order is safe if the L2 tiles of the block that had a slot before come before the slot's next L1 tiles."""
+    if order.ring <= 0 or order.dynamic or order.ring >= blocks.n_blocks:
+        return
+    position = np.arange(len(order.block))
+    last_l2 = np.zeros(blocks.n_blocks, dtype=np.int64)
+    first_l1 = np.full(blocks.n_blocks, len(position), dtype=np.int64)
+    np.maximum.at(last_l2, order.block[order.l2], position[order.l2])
+    np.minimum.at(first_l1, order.block[~order.l2], position[~order.l2])
+    done = np.searchsorted(np.maximum.accumulate(last_l2), first_l1)  # blocks whose L2 is over when this L1 begins
+    needs = int((np.arange(blocks.n_blocks) - done).max(initial=0)) + 1
+    if order.ring < needs:
+        raise _ring_too_small(order.ring, needs)
+
+
+def _ring_too_small(ring: int, needs: int) -> InputError:
+    return InputError(
+        "cannot hold the m-blocks that this order has between L1 and L2 at once",
+        field="ring_m_blocks",
+        value=ring,
+        allowed=f"{needs} or more, or 0 for none",
+    )

@@ -1,0 +1,280 @@
+"""The tile tasks of one rank: main loops, epilogues, and their order in queues.
+
+    sm100, one task = two CTA tiles of an m-block             sm90, one task = one CTA tile, or two that share weights
+
+    mma         wait inputs, take both buffers, compute, full  math   wait inputs, compute, epilogue, publish or store
+    epilogue x2 wait full, compute and store step by step,
+                give the buffer back before the last stores
+
+Ops are made once for each kind of tile (a block, a main-loop time), runs once for each task and seat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import tile_cost
+from ...program import ACQUIRE, COMPUTE, RELEASE, SIGNAL, STORE, UNTIL_EXHAUSTED, WAIT
+from ...program_builder import ProgramBuilder, Seat
+from .blocks import Blocks
+from .emit import Op, op_rows
+from .kernel import Kernel
+from .links import NONE, Links, part_of_tile, tiles_of_part
+from .order import Order
+from .returns import Returns
+from .shape import MegaMoe
+
+if TYPE_CHECKING:
+    from ...machine import Machine
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Rank:
+    """Everything that the tasks of one rank are made from."""
+
+    machine: Machine
+    kernel: Kernel
+    shape: MegaMoe
+    costs: tile_cost.TileCosts
+    blocks: Blocks
+    order: Order
+    links: Links
+    returns: Returns
+    start_ps: int = 0
+    ready: bool = field(default=False)  # dynamic L2 tasks are guarded by their inputs too
+
+
+def main_loops_ps(rank: Rank) -> Ints:
+    """Main loop of every tile, [tiles] in nominal order."""
+    kernel, shape, order, blocks = rank.kernel, rank.shape, rank.order, rank.blocks
+    rows = blocks.rows[order.block]
+    pairs = np.stack([order.l2, blocks.expert[order.block], order.n]).reshape(3, -1, kernel.cluster)
+    same_weights = (pairs == pairs[..., :1]).all(axis=(0, 2)) & (kernel.cluster > 1)
+    shares = np.repeat(same_weights, kernel.cluster)
+    depth = kernel.depth(shape, order.l2)
+    width = kernel.l1_n_blocks + kernel.l2_n_blocks
+    weight = blocks.expert[order.block] * width + np.where(order.l2, kernel.l1_n_blocks, 0) + order.n
+    computed = kernel.computed_rows(rows)
+    hbm = tile_cost.hbm_us(
+        rank.costs,
+        weight,
+        kernel.weight_bytes(shape, order.l2),
+        2 * order.block + order.l2,
+        computed * depth * shape.format.activation_bits // 8,
+    )
+    flops = 2.0 * computed * kernel.block_n * depth
+    feed = kernel.feed_bytes(shape, order.l2, rows, shares)
+    return tile_cost.main_loop_ps(rank.costs, flops, feed, hbm)
+
+
+def add_tiles(builder: ProgramBuilder, rank: Rank) -> None:
+    """Tasks, queues, plans and groups of one rank's tiles."""
+    kernel, order = rank.kernel, rank.order
+    if not len(order.block):
+        return
+    by_task = (-1, kernel.cluster)
+    l2 = order.l2.reshape(by_task)[:, 0]
+    seats = _sm100_runs if kernel.family == "sm100" else _sm90_runs
+    first_op, n_ops = seats(builder, rank, main_loops_ps(rank).reshape(by_task))
+    runs = builder.runs(first_op.ravel(), n_ops.ravel())
+    n_seats = first_op.shape[1]
+    tasks = np.empty(len(l2), dtype=np.int64)
+    for is_l2, phase in ((False, "l1"), (True, "l2")):
+        mine = np.flatnonzero(l2 == is_l2)
+        block = order.block.reshape(by_task)[mine, 0]
+        if len(mine):
+            tasks[mine] = np.arange(len(mine)) + builder.tasks(
+                runs + mine * n_seats,
+                n_seats,
+                phase=phase,
+                expert=rank.blocks.expert[block],
+                m_block=block,
+                n_block=order.n.reshape(by_task)[mine, 0],
+                guards=_guards(rank, block) if is_l2 and order.dynamic else (),
+            )
+    _add_groups(builder, rank, tasks, l2)
+
+
+def _guards(rank: Rank, block: Ints) -> list[tuple[Any, Any]]:
+    """An L2 task of a dynamic policy is open once L1 has begun what lies `lead` blocks ahead, and its own block."""
+    kernel, blocks, links = rank.kernel, rank.blocks, rank.links
+    ahead = np.minimum(block + max(1, rank.order.lead_blocks + 1), blocks.n_blocks)
+    guards: list[tuple[Any, Any]] = [(links.claimed, ahead * (kernel.l1_n_blocks // kernel.cluster))]
+    if rank.ready:
+        guards.append((links.l1_done[block, 0], kernel.l1_n_blocks))
+    return guards
+
+
+def _add_groups(builder: ProgramBuilder, rank: Rank, tasks: Ints, l2: NDArray[np.bool_]) -> None:
+    kernel, order, gpu = rank.kernel, rank.order, rank.blocks.gpu
+    n_groups = min(kernel.groups, len(tasks))
+    if order.dynamic:
+        first, second = builder.queue(tasks[~l2]), builder.queue(tasks[l2])
+        if order.warm_up:
+            plan = builder.plan([(first, NONE, order.warm_up)], [second, first])
+        else:
+            plan = builder.plan(repeat=[(second, first, 1)])
+        plans: Any = np.full(n_groups, plan)
+    else:
+        static, tail = tasks[: order.n_static], tasks[order.n_static :]
+        striped = [static[group::n_groups] for group in range(n_groups)]
+        queues = builder.queues(np.concatenate(striped), [len(mine) for mine in striped])
+        plans = builder.private_plans(queues, n_groups) + np.arange(n_groups)
+        if len(tail):
+            shared = builder.queue(tail)
+            plans = np.array([builder.plan([(queues + g, NONE, UNTIL_EXHAUSTED)], [shared]) for g in range(n_groups)])
+    sm = np.arange(n_groups) * kernel.cluster
+    if kernel.family == "sm100":
+        seats = [Seat("mma", sm, start_ps=rank.start_ps)] + [
+            Seat("epilogue", sm + cta, start_ps=rank.start_ps) for cta in range(kernel.cluster)
+        ]
+        slots = [2] * kernel.cluster + [0] * kernel.cluster  # free buffers by CTA, full ones by CTA
+    else:
+        seats = [Seat("math", sm + cta, start_ps=rank.start_ps) for cta in range(kernel.cluster)]
+        slots = [1] * kernel.cluster if kernel.cluster > 1 else []  # main loops that a CTA may begin
+    builder.groups(gpu=gpu, plan=plans, seats=seats, slots=slots)
+
+
+# What a main loop waits for and signals, by block -------------------------------------------------------------------
+
+
+def _inputs(rank: Rank, l2: bool, block: Ints) -> list[Op]:
+    links, kernel = rank.links, rank.kernel
+    if links.separate:
+        return [{"kind": WAIT, "counter": links.go_l2 if l2 else links.go_l1, "count": 1}]
+    if not l2:
+        return [{"kind": WAIT, "counter": links.arrived[block], "count": rank.blocks.rows[block]}]
+    needed = tiles_of_part(kernel, links.parts)
+    return [
+        {"kind": WAIT, "counter": links.l1_done[block, part], "count": needed[part]} for part in range(links.parts)
+    ]
+
+
+def _main_loop(rank: Rank, l2: bool, block: Ints, duration: Ints) -> tuple[list[Op], list[Op]]:
+    """(what comes before the buffer is taken, the main loop): with parts, each wait is followed by its share of the work."""
+    waits = _inputs(rank, l2, block)
+    before: list[Op] = []
+    if not l2 and rank.links.claimed != NONE:
+        before.append({"kind": SIGNAL, "counter": rank.links.claimed, "count": 1})
+    before.append(waits[0])
+    loop: list[Op] = []
+    for part, wait in enumerate(waits):
+        done, until = (duration * end // len(waits) for end in (part, part + 1))
+        loop += [wait] * (part > 0) + [{"kind": COMPUTE, "duration_ps": until - done}]
+    if l2 and rank.links.l2_issued != NONE:
+        loop.append({"kind": SIGNAL, "counter": rank.links.l2_issued + block, "count": 1})
+    return before, loop
+
+
+def _l1_epilogue(rank: Rank, block: Ints, part: Ints, free: list[Op]) -> list[Op]:
+    """SwiGLU and requantisation; the accumulator is free before the last step is computed."""
+    kernel, links, ring = rank.kernel, rank.links, rank.order.ring
+    whole = tile_cost.epilogue_ps(rank.costs, rank.blocks.rows[block] * kernel.block_n, "requantise")
+    last = whole // kernel.steps
+    ops: list[Op] = []
+    if links.l2_issued != NONE:
+        before = np.maximum(block - ring, 0)
+        ops.append({
+            "kind": WAIT,
+            "counter": links.l2_issued + before,
+            "count": np.where(block >= ring, kernel.l2_n_blocks // _issuers(kernel), 0),
+        })  # fmt: skip
+    ops += [{"kind": COMPUTE, "duration_ps": whole - last}, *free, {"kind": COMPUTE, "duration_ps": last}]
+    done = links.l1_total if links.separate else links.l1_done[block, part]
+    ops.append({"kind": SIGNAL, "counter": done, "count": 1})
+    if links.l1_freed != NONE:
+        ops.append({"kind": SIGNAL, "counter": links.l1_freed + block, "count": 1})
+    return ops
+
+
+def _issuers(kernel: Kernel) -> int:
+    """L2 tiles that one main loop issues."""
+    return kernel.cluster if kernel.family == "sm100" else 1
+
+
+def _l2_epilogue(rank: Rank, block: Ints, free: list[Op]) -> list[Op]:
+    """Conversion and stores step by step; the accumulator is free when the last step has been read, before its stores."""
+    kernel, returns = rank.kernel, rank.returns
+    whole = tile_cost.epilogue_ps(rank.costs, rank.blocks.rows[block] * kernel.block_n, "scatter")
+    ops: list[Op] = []
+    for step in range(kernel.steps):
+        part = (rank.blocks.rows[block] > step * kernel.step_rows).astype(np.int64)
+        share = np.minimum(np.maximum(rank.blocks.rows[block] - step * kernel.step_rows, 0), kernel.step_rows)
+        ops.append({"kind": COMPUTE, "duration_ps": part * whole * share // np.maximum(1, rank.blocks.rows[block])})
+        ops += free if step == kernel.steps - 1 else []
+        ops.append({
+            "kind": STORE,
+            "target": returns.row[block, step],
+            "bytes": returns.bytes[block, step],
+            "duration_ps": returns.issue_ps[block, step],
+            "counter": returns.visible,
+            "stride": int(returns.visible != NONE),
+        })  # fmt: skip
+    return [*ops, {"kind": SIGNAL, "counter": rank.links.l2_done, "count": 1}]
+
+
+# Seats --------------------------------------------------------------------------------------------------------------
+
+
+def _variants(*columns: Ints) -> tuple[list[Ints], Ints]:
+    """Distinct rows of the columns, and which of them each row is."""
+    order = np.lexsort(columns[::-1])
+    ordered = [np.asarray(column)[order] for column in columns]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = np.any([column[1:] != column[:-1] for column in ordered], axis=0)
+    which = np.empty(len(order), dtype=np.int64)
+    which[order] = np.cumsum(new) - 1
+    return [column[new] for column in ordered], which
+
+
+def _fill(target: tuple[Ints, Ints], where: Any, first: Ints, count: int) -> None:
+    target[0][where], target[1][where] = first, count
+
+
+def _sm100_runs(builder: ProgramBuilder, rank: Rank, duration: Ints) -> tuple[Ints, Ints]:
+    """First op and number of ops, [tasks, seats]: mma, then an epilogue for each CTA."""
+    order, cluster = rank.order, rank.kernel.cluster
+    shape = (len(duration), 1 + cluster)
+    found = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    take: list[Op] = [{"kind": ACQUIRE, "counter": cta, "count": 1} for cta in range(cluster)]
+    full: list[Op] = [{"kind": RELEASE, "counter": cluster + cta, "count": 1} for cta in range(cluster)]
+    for l2 in (False, True):
+        tasks = np.flatnonzero(order.l2[::cluster] == l2)
+        block_of_task, n = order.block[::cluster][tasks], order.n[::cluster][tasks]
+        (block, time), which = _variants(block_of_task, duration[tasks].max(axis=1))
+        before, loop = _main_loop(rank, l2, block, time)
+        ops = [*before, *take, *loop, *full]
+        _fill(found, (tasks, 0), op_rows(builder, ops, len(block))[which], len(ops))
+        part = np.zeros_like(n) if l2 else part_of_tile(rank.kernel, rank.links.parts)[n]
+        (block, part), which = _variants(block_of_task, part)
+        for cta in range(cluster):
+            free: list[Op] = [{"kind": RELEASE, "counter": cta, "count": 1}]
+            tail = _l2_epilogue(rank, block, free) if l2 else _l1_epilogue(rank, block, part, free)
+            ops = [{"kind": ACQUIRE, "counter": cluster + cta, "count": 1}, *tail]
+            _fill(found, (tasks, 1 + cta), op_rows(builder, ops, len(block))[which], len(ops))
+    return found
+
+
+def _sm90_runs(builder: ProgramBuilder, rank: Rank, duration: Ints) -> tuple[Ints, Ints]:
+    """First op and number of ops, [tasks, CTAs]. The CTAs of a cluster begin a main loop when both have ended the last."""
+    order, cluster = rank.order, rank.kernel.cluster
+    found = np.zeros(duration.shape, dtype=np.int64), np.zeros(duration.shape, dtype=np.int64)
+    for cta in range(cluster):
+        mine: list[Op] = [{"kind": ACQUIRE, "counter": cta, "count": 1}] if cluster > 1 else []
+        other: list[Op] = [{"kind": RELEASE, "counter": 1 - cta, "count": 1}] if cluster > 1 else []
+        for l2 in (False, True):
+            tasks = np.flatnonzero(order.l2[cta::cluster] == l2)
+            block_of_task, n = order.block[cta::cluster][tasks], order.n[cta::cluster][tasks]
+            part = np.zeros_like(n) if l2 else part_of_tile(rank.kernel, rank.links.parts)[n]
+            (block, part, time), which = _variants(block_of_task, part, duration[tasks, cta])
+            before, loop = _main_loop(rank, l2, block, time)
+            tail = _l2_epilogue(rank, block, []) if l2 else _l1_epilogue(rank, block, part, [])
+            ops = [*before, *mine, *loop, *other, *tail]
+            _fill(found, (tasks, cta), op_rows(builder, ops, len(block))[which], len(ops))
+    return found
