@@ -27,7 +27,9 @@ class UnsupportedProcessor(XstageError):
 class Architecture:
     """How a line is stored past the caches, time is read and stores are waited for. Widths in bits; texts are assembly.
 
-    `counter_outputs` are constraints of LLVM's inline assembly.
+    `counter_outputs` are constraints of LLVM's inline assembly. `buffer_bytes` is the memory that bursts walk through: on x86 no
+    more than the translation buffers reach with small pages; on Arm64, where a non-temporal store is but a hint and may
+    stay in a cache, more than the caches hold.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Architecture:
     counter: str
     counter_outputs: str
     fence: str
+    buffer_bytes: int
 
 
 def detect(
@@ -60,6 +63,7 @@ def detect(
             counter="isb\nmrs $0, cntvct_el0\nisb",
             counter_outputs="=r,~{memory}",
             fence="dsb st",
+            buffer_bytes=256 << 20,
         )
     raise UnsupportedProcessor(
         f"the CPU validator has no non-temporal stores for a {machine or 'nameless'} processor (allowed: x86-64, Arm64)"
@@ -80,6 +84,7 @@ def _x86_64(flags: Mapping[str, bool]) -> Architecture:
         counter="lfence\nrdtsc\nshlq $$32, %rdx\norq %rdx, %rax\nlfence",
         counter_outputs="={rax},~{rdx},~{memory},~{flags}",
         fence="sfence",
+        buffer_bytes=1 << 20,
     )
 
 

@@ -17,7 +17,7 @@ from ...sim.errors import InputError, XstageError
 from ..centre import centre
 from . import lane
 from .architecture import LINE_BYTES, Architecture
-from .buffers import DEFAULT_BYTES, Buffer
+from .buffers import Buffer
 from .clock import Clock, check_rates, core_speed, lost_share, measure_clock, measure_rate
 from .cores import choose_cores, run_pinned
 
@@ -25,6 +25,7 @@ Steps = np.ndarray[Any, np.dtype[np.int64]]
 
 CACHED_BYTES = 16 << 10
 """Ordinary stores go round in this much memory, which stays in the first-level cache."""
+WARM_UP_BYTES = 256 << 20
 PATIENCE_S = 5.0
 """Nothing that runs here lasts longer by far; a wait that does is a deadlock."""
 
@@ -47,11 +48,11 @@ class Bench:
     Raises `InputError` for more producers than cores, and `UnsteadyClock`.
     """
 
-    def __init__(self, producers: int = 1, buffer_bytes: int = DEFAULT_BYTES) -> None:
+    def __init__(self, producers: int = 1, buffer_bytes: int | None = None) -> None:
         rough = Clock(measure_rate(0.01), 1)
         self.cores = choose_cores(producers, lambda core: lost_share(core, rough))
         self.clock = measure_clock(self.cores[0])
-        self.buffers = [Buffer(buffer_bytes) for _ in range(producers)]
+        self.buffers = [Buffer(buffer_bytes or lane.ARCHITECTURE.buffer_bytes) for _ in range(producers)]
         self._offsets = [0] * producers
         self._cached = [np.ones(CACHED_BYTES + LINE_BYTES, dtype=np.uint8) for _ in range(producers)]
         self.speed_before = core_speed(self.cores[0])
@@ -99,7 +100,8 @@ class Bench:
     def warm_up(self) -> None:
         """Bring the cores to speed and every page of the buffers into reach."""
         lines = 64
-        bursts = np.zeros((self.buffers[0].size // (lines * LINE_BYTES), 4), dtype=np.int64)
+        stored = max(self.buffers[0].size, WARM_UP_BYTES)
+        bursts = np.zeros((stored // (lines * LINE_BYTES), 4), dtype=np.int64)
         bursts[:, 0], bursts[:, 1] = lane.STORE, lines
         self.run([bursts] * self.producers)
 

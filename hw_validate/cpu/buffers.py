@@ -1,7 +1,8 @@
 """Memory for stores: touched, aligned, on huge pages where the system gives them.
 
-Without huge pages a burst also pays for address translation, which the law knows nothing of: the measured drain rate then
-falls by half and more, and varies. `Buffer.huge_pages` says what was asked for, not what the kernel did.
+Where address translation is part of the time of a burst, the drain rate falls by half and more, and varies; the law knows
+nothing of it. Huge pages help, but a virtual machine may not get real ones (`Buffer.huge_pages` says what was asked for, not
+what was given), so buffers are also kept small where non-temporal stores allow it, see `Architecture.buffer_bytes`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from ...sim.errors import InputError
 from .architecture import LINE_BYTES
 
 HUGE_PAGE_BYTES = 2 << 20
-DEFAULT_BYTES = 256 << 20
-"""Several times the last-level cache of most machines, so that lines are not stored again while any cache may hold them."""
 
 
 class Buffer:
@@ -25,7 +24,7 @@ class Buffer:
     Raises `InputError` for a size that is no positive multiple of a line.
     """
 
-    def __init__(self, size: int = DEFAULT_BYTES) -> None:
+    def __init__(self, size: int) -> None:
         if size < LINE_BYTES or size % LINE_BYTES:
             raise InputError("is no size of a buffer", field="size", value=size, allowed=f"a multiple of {LINE_BYTES} B")
         self.size = size

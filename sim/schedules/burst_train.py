@@ -84,7 +84,7 @@ def _add_sender(builder: ProgramBuilder, machine: Machine, shape: BurstTrain, se
     else:
         barrier = builder.counters(home=sender, cause="barrier")
         met = np.arange(1, n) * k
-        columns = np.zeros((n - 1, 3), dtype=int) + [0, 0, gap_ps]
+        columns = np.tile([0, 0, gap_ps], (n - 1, 1))
         counts = np.stack([np.ones(n - 1, dtype=int), met, np.zeros(n - 1, dtype=int)], axis=1)
         first = builder.ops([SIGNAL, WAIT, COMPUTE], counter=[barrier, barrier, -1], count=counts, duration_ps=columns)
         gap_run = builder.runs(first + 3 * np.arange(n - 1), 3) + np.arange(n - 1)

@@ -80,7 +80,7 @@ def test_only_some_of_many_stuck_lanes_are_listed() -> None:
     run = b.op_list([{"kind": p.WAIT, "counter": never, "count": 1}])
     queues = b.queues(b.tasks(np.full(9, run), 1) + np.arange(9), np.ones(9, int))
     b.groups(gpu=0, plan=b.private_plans(queues, 9) + np.arange(9), seats=[Seat("mma", sm=np.arange(9))])
-    with pytest.raises(DeadlockError, match="9 lanes can never go on(.|\n)*and 4 more lanes"):
+    with pytest.raises(DeadlockError, match=r"9 lanes can never go on(.|\n)*and 4 more lanes"):
         simulate(b.build(), switch(1, 1000, STAGE))
 
 
