@@ -38,6 +38,20 @@ def expand(first: Index, count: Index) -> tuple[Index, Index]:
     return owner, np.asarray(first, dtype=np.int64)[owner] + offset
 
 
+def _distinct(*columns: Index) -> list[Index]:
+    """The distinct rows of equally long columns of numbers from 0, sorted: as np.unique by rows, but on one integer key."""
+    sizes = [int(column.max(initial=0)) + 1 for column in columns]
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column, size in zip(columns, sizes, strict=True):
+        key = key * size + column
+    key = np.unique(key)
+    distinct = []
+    for size in reversed(sizes):
+        key, column = np.divmod(key, size)
+        distinct.append(column)
+    return distinct[::-1]
+
+
 def _refuse(bad: Mask, table: str, reason: str, values: Any = None) -> None:
     if bad.any():
         row = int(np.argmax(bad))
@@ -207,8 +221,7 @@ def _check_use(program: Program) -> None:
     # A run is looked at once for each (queue, seat) it serves, an op once for each run.
     seat_owner, run = expand(tasks["first_run"][task], tasks["n_runs"][task])
     seat = run - tasks["first_run"][task][seat_owner]
-    serving = np.unique(np.stack([run, in_queue[seat_owner], seat]), axis=1)
-    run, of_queue, seat = serving[0], serving[1], serving[2]
+    run, of_queue, seat = _distinct(run, in_queue[seat_owner], seat)
     owner, op = expand(program.runs["first_op"][run], program.runs["n_ops"][run])
     ops, gpu = program.ops[op], gpu_of_queue[of_queue][owner]
     local = (ops["kind"] == p.WAIT) | ((ops["kind"] == p.LOAD) & (ops["counter"] != p.NO_COUNTER))
@@ -234,8 +247,8 @@ def visits(program: Program) -> tuple[Index, Index]:
     plans = program.plans
     plan, step = expand(plans["first_step"], plans["n_prefix"].astype(np.int64) + plans["n_repeat"])
     both = np.concatenate([program.steps["queue"][step], program.steps["otherwise"][step]]).astype(np.int64)
-    pairs = np.stack([np.concatenate([plan, plan]), both])[:, both != p.NO_QUEUE]
-    plan, queue = np.unique(pairs, axis=1)
+    used = both != p.NO_QUEUE
+    plan, queue = _distinct(np.concatenate([plan, plan])[used], both[used])
     groups_of_plan = np.argsort(program.groups["plan"], kind="stable")
     count = (
         np.bincount(program.groups["plan"], minlength=len(plans)) if len(program.groups) else np.zeros(len(plans), int)
