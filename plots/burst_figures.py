@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from .style import AMBER, BLUE, GREEN, INK, MUTED, ORANGE, house_style, mark_x
+from .style import BLUE, DASHES, GREEN, INK, MUTED, ORANGE, house_style, mark_x
 
 if TYPE_CHECKING:
     import pandas as pd
 
+T_ISS = r"$T_\mathrm{iss}$"
 PHASES = {"issue_bound": GREEN, "recovered": BLUE, "drain_limited": ORANGE}
 
 
@@ -27,7 +28,9 @@ def knee_figure(data: pd.DataFrame, knee_kib: float, published_kib: float) -> Fi
     with house_style():
         figure = Figure()
         axes = figure.add_subplot(
-            xlabel="burst B, KiB a producer", ylabel="issue time T_iss, µs", title="A burst beyond the knee waits to issue"
+            xlabel="burst $B$, KiB a producer",
+            ylabel=f"issue time {T_ISS}, µs",
+            title="A burst beyond the knee waits to issue",
         )
         law, compiled, simpy = (data[data["series"] == name] for name in ("law", "compiled", "simpy"))
         axes.plot(law["burst_kib"], law["t_iss_us"], color=INK, linewidth=1.2, label="closed form")
@@ -37,14 +40,14 @@ def knee_figure(data: pd.DataFrame, knee_kib: float, published_kib: float) -> Fi
             color=ORANGE, label="SimPy engine",
         )  # fmt: skip
         text = f"knee: simulated {knee_kib:.1f} KiB,\npublished {published_kib:g} KiB"
-        mark_x(axes, knee_kib, text, height=0.4, side="right" if knee_kib < 0.2 * law["burst_kib"].max() else "left")
+        mark_x(axes, knee_kib, text, top=0.5, side="left")
         axes.set_xlim(0, law["burst_kib"].max() * 1.03)
         axes.set_ylim(0)
         axes.legend(loc="upper left")
     return figure
 
 
-def recovery_figure(data: pd.DataFrame, recovery_gaps_us: Mapping[float, float]) -> Figure:
+def recovery_figure(data: pd.DataFrame, recovery_gaps_us: Mapping[int, float]) -> Figure:
     """T_iss in the steady state against the gap between bursts, for each burst size and mode.
 
     `data`: columns series (law, compiled), mode (free_running, synchronised), burst_kib, gap_us, t_iss_us.
@@ -53,7 +56,9 @@ def recovery_figure(data: pd.DataFrame, recovery_gaps_us: Mapping[float, float])
     with house_style():
         figure = Figure()
         axes = figure.add_subplot(
-            xlabel="gap G between bursts, µs", ylabel="issue time T_iss, µs", title="A gap of G* removes the stall"
+            xlabel="gap $G$ between bursts, µs",
+            ylabel=f"issue time {T_ISS}, µs",
+            title="A gap removes the stall of free-running producers",
         )
         names = {"free_running": ("free-running", "o", "-"), "synchronised": ("started together", "^", "--")}
         for (size, gap), colour in zip(recovery_gaps_us.items(), (BLUE, ORANGE, GREEN), strict=False):
@@ -62,10 +67,10 @@ def recovery_figure(data: pd.DataFrame, recovery_gaps_us: Mapping[float, float])
                 law, simulated = (mine[mine["series"] == series] for series in ("law", "compiled"))
                 axes.plot(law["gap_us"], law["t_iss_us"], dashes, color=colour, linewidth=1.2)
                 axes.plot(
-                    simulated["gap_us"], simulated["t_iss_us"], marker, color=colour,
+                    simulated["gap_us"], simulated["t_iss_us"], marker, color=colour, clip_on=False,
                     markerfacecolor=colour if mode == "free_running" else "white", label=f"{size:g} KiB, {name}",
                 )  # fmt: skip
-            mark_x(axes, gap, f"G* {gap:.1f} µs", height=0.52, colour=colour)
+            mark_x(axes, gap, f"G* = {gap:.1f} µs", top=0.56, colour=colour)
         axes.plot([], [], color=MUTED, linewidth=1.2, label="closed forms")
         axes.set_xlim(0, data["gap_us"].max() * 1.03)
         axes.set_ylim(0)
@@ -79,19 +84,18 @@ def occupancy_figure(data: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
     `data`: columns phase, time_us, held_pct (and others, not drawn), as steps. `titles`: what each phase's panel shows.
     """
     with house_style():
-        figure = Figure(figsize=(5.0, 1.1 + 1.3 * len(titles)))
+        figure = Figure(figsize=(5.0, 0.9 + 1.1 * len(titles)))
         panels = figure.subplots(len(titles), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         for axes, (phase, title) in zip(panels, titles.items(), strict=True):
-            mine = data[data["phase"] == phase]
-            axes.fill_between(
-                mine["time_us"], mine["held_pct"], step="post", color=PHASES[phase], alpha=0.35, linewidth=0
-            )
-            axes.step(mine["time_us"], mine["held_pct"], where="post", color=PHASES[phase], linewidth=1.2)
-            axes.axhline(100, color=AMBER, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+            mine, colour = data[data["phase"] == phase], PHASES[phase]
+            axes.fill_between(mine["time_us"], mine["held_pct"], step="post", color=colour, alpha=0.35, linewidth=0)
+            axes.step(mine["time_us"], mine["held_pct"], where="post", color=colour, linewidth=1.2)
+            axes.axhline(100, color=INK, linewidth=1.0, linestyle=DASHES, zorder=1)
             axes.set_title(title)
-            axes.set_ylim(0, 112)
-            axes.set_yticks([0, 50, 100])
-        panels[-1].set_xlim(0, data["time_us"].max())
-        panels[-1].set_xlabel("time, µs")
-        figure.supylabel("stage holds, % of Q", fontsize="medium")
+        panels[0].annotate(
+            "full: $Q$", (1, 100), xycoords=("axes fraction", "data"), xytext=(0, -4), textcoords="offset points",
+            ha="right", va="top", fontsize="small",
+        )  # fmt: skip
+        panels[-1].set(xlim=(0, data["time_us"].max()), ylim=(0, 112), yticks=(0, 50, 100), xlabel="time, µs")
+        figure.supylabel("stage holds, % of $Q$", fontsize="medium")
     return figure

@@ -32,8 +32,8 @@ class Resolved:
     machine: Machine
 
     def fabric(self) -> Fabric:
-        """The GPUs that the workload uses, cut into the scenario's granules or else the machine's."""
-        return self.machine.fabric(self.scenario.workload.gpus, self.scenario.granule)
+        """What the workload runs on, cut into the scenario's granules or else the machine's."""
+        return self.scenario.workload.fabric(self.machine, self.scenario.granule)
 
     def program(self) -> Program:
         return self.scenario.workload.build(self.machine, self.scenario.seed)

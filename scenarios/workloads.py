@@ -6,30 +6,20 @@ its schedule, and `build` makes the Program. To add one, write the model and lis
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import core_schema
 
-from ..sim.checked import Checked
 from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, SizeOrZero, Time
+from .attention import AttentionWorkload
+from .megamoe import MegaMoeWorkload
+from .workload import Workload
 
 if TYPE_CHECKING:
     from ..sim.program import Program
     from ..sim.schedules.burst_train import BurstTrain
-
-
-class Workload(Checked):
-    """What every kind has. Raises `InputError` from `build` where the machine cannot hold it."""
-
-    kind: str
-    gpus: Count
-
-    @abstractmethod
-    def build(self, machine: Machine, seed: int) -> Program:
-        """The Program; the same for the same machine and seed."""
 
 
 class BurstTrainWorkload(Workload):
@@ -70,7 +60,11 @@ class BurstTrainWorkload(Workload):
         return burst_train.build(machine, self.shape())
 
 
-WORKLOADS: dict[str, type[Workload]] = {"burst_train": BurstTrainWorkload}
+WORKLOADS: dict[str, type[Workload]] = {
+    "attention_a2a": AttentionWorkload,
+    "burst_train": BurstTrainWorkload,
+    "megamoe": MegaMoeWorkload,
+}
 
 
 class _ByKind:

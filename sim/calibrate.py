@@ -20,12 +20,15 @@ fits as a whole.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError, XstageError
+from .files import write_whole
+from .machine import Machine
 
 Mode = Literal["free_running", "synchronised"]
 Array = NDArray[np.float64]
@@ -99,6 +102,7 @@ class Estimate:
 class Calibration:
     """The three numbers of a stage as fitted, for one number of producers.
 
+    `t_iss0_ns` is the time to issue a burst of `reference_bytes` without backpressure.
     `capacity_bytes` is Q of all producers together, `knee_bytes` the largest isolated burst of one producer that does not
     stall. `residual_pct` is the median of |law / measured - 1| over configurations, `trains_residual_pct` the same of
     trains alone (None if there were none), `noise_pct` the median over configurations of |round / median - 1|.
@@ -106,6 +110,8 @@ class Calibration:
 
     producers: int
     mode: Mode
+    reference_bytes: float
+    t_iss0_ns: Estimate
     t0_ns: Estimate
     issue_gbs: Estimate
     drain_gbs: Estimate
@@ -118,20 +124,16 @@ class Calibration:
     rounds: int
     configurations: int
 
-    def t_iss0_ns(self, burst_bytes: float) -> float:
-        """Time to issue a burst of one producer without backpressure."""
-        return self.t0_ns.value + burst_bytes / self.issue_gbs.value
-
     def issue_ns(self, burst_bytes: Any, gap_ns: Any) -> Any:
         """Issue time of bursts of one producer at a gap (infinite: isolated) by the law."""
+        size, gap = np.broadcast_arrays(np.asarray(burst_bytes, dtype=float), np.asarray(gap_ns, dtype=float))
         parameters = _parameters(self.t0_ns, self.issue_gbs, self.drain_gbs, self.capacity_bytes)
-        return _law(parameters, np.asarray(burst_bytes, dtype=float), np.asarray(gap_ns, dtype=float), self.producers,
-                    self.mode).max(axis=0)  # fmt: skip
+        return _law(parameters, size, gap, self.producers, self.mode).max(axis=0)
 
     def as_dict(self) -> dict[str, object]:
-        names = ("t0_ns", "issue_gbs", "drain_gbs", "capacity_bytes", "knee_bytes")
+        names = ("t_iss0_ns", "t0_ns", "issue_gbs", "drain_gbs", "capacity_bytes", "knee_bytes")
         numbers: dict[str, object] = {name: getattr(self, name).value for name in names}
-        rest = ("producers", "mode", "residual_pct", "trains_residual_pct", "r_squared", "noise_pct", "rounds",
+        rest = ("producers", "mode", "reference_bytes", "residual_pct", "trains_residual_pct", "r_squared", "noise_pct", "rounds",
                 "configurations")  # fmt: skip
         return (
             numbers
@@ -140,7 +142,13 @@ class Calibration:
         )
 
 
-def fit(times: BurstTimes, mode: Mode = "synchronised", draws: int = 200, seed: int = 0) -> Calibration:
+def fit(
+    times: BurstTimes,
+    mode: Mode = "synchronised",
+    reference_bytes: float = 8192,
+    draws: int = 200,
+    seed: int = 0,
+) -> Calibration:
     """The parameters that describe `times` best. `mode` says how producers of a train meet, see `burst_gap`.
 
     Raises `InputError` for too few sizes or an unknown mode, `NoLawError` where there is no knee, where noise is above
@@ -167,7 +175,7 @@ def fit(times: BurstTimes, mode: Mode = "synchronised", draws: int = 200, seed: 
     _check_knee(times, centre, best[0], mode)
     spread = _solve(times, resampled, np.repeat(best, draws, axis=0), mode, importance)
     _check_effect(times, best[0], spread)
-    estimates = _estimates(best[0], spread, times.producers, rounds)
+    estimates = _estimates(best[0], spread, times.producers, rounds, reference_bytes)
     predicted = _law(best[0], times.burst_bytes, times.gap_ns, times.producers, mode).max(axis=0)
     residual = np.abs(predicted / centre - 1)
     if 100 * np.median(residual) > MOST_RESIDUAL_PCT:
@@ -179,6 +187,7 @@ def fit(times: BurstTimes, mode: Mode = "synchronised", draws: int = 200, seed: 
     return Calibration(
         producers=times.producers,
         mode=mode,
+        reference_bytes=reference_bytes,
         **estimates,
         residual_pct=float(100 * np.median(residual)),
         trains_residual_pct=float(100 * np.median(residual[trains])) if trains.any() else None,
@@ -327,7 +336,9 @@ def _check_effect(times: BurstTimes, best: Array, spread: Array) -> None:
         )
 
 
-def _estimates(best: Array, spread: Array, producers: int, rounds: int) -> dict[str, Estimate]:
+def _estimates(
+    best: Array, spread: Array, producers: int, rounds: int, reference_bytes: float
+) -> dict[str, Estimate]:
     """Each number with its interval: Student's t times the bootstrap's spread, widened for the small number of rounds."""
     from scipy.stats import t as student
 
@@ -338,7 +349,14 @@ def _estimates(best: Array, spread: Array, producers: int, rounds: int) -> dict[
         t0, a, r, q = np.moveaxis(x, -1, 0)
         with np.errstate(divide="ignore"):
             knee = (q + t0) / (producers * r - a)
-        return {"t0_ns": t0, "issue_gbs": 1 / a, "drain_gbs": 1 / r, "capacity_bytes": q / r, "knee_bytes": knee}
+        return {
+            "t_iss0_ns": t0 + reference_bytes * a,
+            "t0_ns": t0,
+            "issue_gbs": 1 / a,
+            "drain_gbs": 1 / r,
+            "capacity_bytes": q / r,
+            "knee_bytes": knee,
+        }
 
     found, drawn = numbers(best), numbers(spread)
     estimates = {}
@@ -358,3 +376,52 @@ def _midmean(values: Array) -> Array:
     ordered = np.sort(values, axis=1)
     cut = ordered.shape[1] // 4
     return np.asarray(ordered[:, cut : ordered.shape[1] - cut].mean(axis=1))
+
+
+def machine_of(calibration: Calibration, name: str, source: str, description: str = "", granule_bytes: int = 64,
+               latency_ns: float = 0.0) -> Machine:  # fmt: skip
+    """The machine whose GPU 0 is the calibrated producers, and whose GPU 1 is the memory that they store to.
+
+    Every fitted number carries its interval, and `source` with the quality of the fit.
+    """
+    c = calibration
+    fitted = f"{source}; fit over {c.configurations} configurations, off by {c.residual_pct:.1f} % in the median"
+
+    def number(text: str, low: str, high: str) -> dict[str, Any]:
+        return {"value": text, "source": fitted, "interval": [low, high]}
+
+    def scaled(estimate: Estimate, factor: float, unit: str, least: int) -> dict[str, Any]:
+        texts = [f"{max(least, round(x * factor))} {unit}" for x in (estimate.value, estimate.low, estimate.high)]
+        return number(*texts)
+
+    def assumed(value: Any, why: str) -> dict[str, Any]:
+        return {"value": value, "assumed": True, "source": why}
+
+    room = max(round(c.capacity_bytes.value), granule_bytes)
+    return Machine.parse({
+        "name": name,
+        "description": description,
+        "compute": {"sms": {"value": c.producers, "source": f"{source}: producers that stored at the same time"}},
+        "stage": {
+            "t0": scaled(c.t0_ns, 1000, "ps", 0),
+            "issue_rate": scaled(c.issue_gbs, 1e6, "kB/s", 1),
+            "capacity_sm": scaled(c.capacity_bytes, 1 / c.producers, "B", granule_bytes),
+            "capacity_gpu": scaled(c.capacity_bytes, 1, "B", granule_bytes),
+            "granule": assumed(f"{min(granule_bytes, room)} B", "resolution of the simulation: one line of a store"),
+        },
+        "interconnect": {
+            "kind": assumed("switch", "one memory behind all producers"),
+            "gpus": assumed(2, "the producers, and what they store to"),
+            "drain_rate": scaled(c.drain_gbs, 1e6, "kB/s", 1),
+            "latency": assumed(f"{round(1000 * latency_ns)} ps", "no part of the law: not measured"),
+        },
+    })  # fmt: skip
+
+
+def write_machine(machine: Machine, path: str | FilePath) -> None:
+    """A machine file that `load_machine` reads; it appears whole or not at all."""
+    import yaml
+
+    text = yaml.safe_dump(machine.model_dump(mode="json", exclude_unset=True), sort_keys=False, width=120)
+    with write_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

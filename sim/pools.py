@@ -86,7 +86,8 @@ def pools(routing: Routing, placement: Placement) -> Pools:
     replica = chosen[row].astype(np.int64)
     source_rank, rest = np.divmod(row, routing.n_tokens * routing.k)
     turn = occurrence(replica * routing.n_ranks + source_rank, placement.n_replicas * routing.n_ranks)
-    order = np.lexsort((source_rank, turn, replica))
+    turns = int(turn.max(initial=0)) + 1
+    order = np.argsort((replica * turns + turn) * routing.n_ranks + source_rank)  # all different, so one sort will do
     token, slot = np.divmod(rest[order], routing.k)
     start = np.zeros(placement.n_replicas + 1, dtype=np.int64)
     np.cumsum(np.bincount(replica, minlength=placement.n_replicas), out=start[1:])

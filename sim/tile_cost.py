@@ -33,6 +33,7 @@ MathType = Literal["bf16", "fp8", "fp4"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Numbers = NDArray[np.number[Any]]
 
 US_PER_S = 1e6
 
@@ -58,7 +59,7 @@ class TileCosts:
             raise InputError("is unknown", field="math", value=math, allowed=get_args(MathType))
 
         def number(name: str) -> float:
-            return needed(machine, name)
+            return float(needed(machine, name))
 
         sms = machine.sms
         peak = number(f"{math}_tflops") * 1e12 / US_PER_S
@@ -83,16 +84,20 @@ def needed(machine: Machine, name: str) -> Any:
     return sourced.value
 
 
-def main_loop_ps(costs: TileCosts, flops: Floats, feed_bytes: Floats, hbm_us: Floats) -> Ints:
+def main_loop_ps(costs: TileCosts, flops: Numbers, feed_bytes: Numbers, hbm_us: Floats) -> Ints:
     """Main loops of tiles in ps. `hbm_us` is the time in which the weights of a tile and its contemporaries arrive."""
     us = np.maximum(flops / costs.mma_flops_per_us, feed_bytes / costs.feed_bytes_per_us)
-    return np.ceil((np.maximum(us, hbm_us) + costs.fixed_us) * PS_PER_US).astype(np.int64)
+    return _whole_ps(np.maximum(us, hbm_us) + costs.fixed_us)
 
 
 def epilogue_ps(costs: TileCosts, elements: Any, phase: Literal["requantise", "scatter"]) -> Ints:
     """Epilogues of tiles with `elements` valid accumulator elements in ps, without the time of issuing stores."""
     rate = costs.requantise_per_us if phase == "requantise" else costs.scatter_per_us
     us = np.maximum(np.asarray(elements, dtype=np.float64) / rate, costs.epilogue_floor_us)
+    return _whole_ps(us)
+
+
+def _whole_ps(us: Floats) -> Ints:
     return np.ceil(us * PS_PER_US).astype(np.int64)
 
 

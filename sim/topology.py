@@ -7,6 +7,7 @@ with the sender's egress and ends with the receiver's ingress.
     egress 0 --+                 +-- ingress 0            switch: every egress meets every ingress, nothing between
     egress 1 --+-- (the switch) -+-- ingress 1
     egress 0 ----- link 0>1 -------- ingress 1            direct: one link for each ordered pair
+    egress 0 ----------------------- ingress of all       mirrored: one GPU of many equal ones
 
 Rates are what stores achieve in the long run, not the line rate, so that packet headers are already paid.
 """
@@ -14,7 +15,7 @@ Rates are what stores achieve in the long run, not the line rate, so that packet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,28 @@ def direct(n_gpus: int, link_rate_kbs: int, stage: StageParameters) -> Fabric:
     routes = [[[a, port_of[a, b], n_gpus + b] if a != b else [] for b in range(n_gpus)] for a in range(n_gpus)]
     rates = [link_rate_kbs * peers] * (2 * n_gpus) + [link_rate_kbs] * len(links)
     return _fabric(n_gpus, rates, [f"link {a}>{b}" for a, b in links], routes, stage)
+
+
+def mirrored(fabric: Fabric) -> Fabric:
+    """Two GPUs in place of many equal ones: GPU 0, and GPU 1 for all its peers.
+
+    Both directions pass the egress of GPU 0 and one ingress: what peers send to GPU 0 mirrors what it sends to them. Of a
+    `direct` wiring only egress and ingress remain, which is exact if traffic is spread evenly over the links.
+    """
+    n, route = fabric.n_gpus, [0, 3]
+    peer = min(1, n - 1)
+    own, between = fabric.latency_ps[0, 0], fabric.latency_ps[0, peer]
+    return replace(
+        fabric,
+        n_gpus=2,
+        capacity_sm=fabric.capacity_sm[[0, peer]],
+        capacity_gpu=fabric.capacity_gpu[[0, peer]],
+        rates_kbs=fabric.rates_kbs[[0, peer, n, n + peer]],
+        route_first=np.array([0, 0, 2, 4, 4], dtype=np.int32),
+        route_ports=np.array(route + route, dtype=np.int32),
+        latency_ps=np.array([[own, between], [between, own]], dtype=np.int64),
+        port_names=("egress 0", "egress of the mirror", "ingress 0", "ingress of the mirror"),
+    )
 
 
 def _fabric(

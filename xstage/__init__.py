@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import Run, audit, catalogue, load_machine, load_scenario, run
     from .diagnosis import doctor
+    from .hw_validate.validate import calibrate, validate
     from .scenarios.loader import build_program
     from .scenarios.schema import Scenario
     from .sim.errors import DeadlockError, InputError, LimitError, ProgramError, XstageError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api": ("Run", "audit", "catalogue", "load_machine", "load_scenario", "run"),
     "diagnosis": ("doctor",),
+    "hw_validate.validate": ("calibrate", "validate"),
     "scenarios.loader": ("build_program",),
     "scenarios.schema": ("Scenario",),
     "sim.errors": ("DeadlockError", "InputError", "LimitError", "ProgramError", "XstageError"),
@@ -51,11 +53,13 @@ __all__ = [
     "XstageError",
     "audit",
     "build_program",
+    "calibrate",
     "catalogue",
     "doctor",
     "load_machine",
     "load_scenario",
     "run",
+    "validate",
 ]
 
 

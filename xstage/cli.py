@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .commands_validate import register as register_validate
 from .output import print_json, progress, show, table, with_common_fields
 
 if TYPE_CHECKING:
@@ -247,6 +248,31 @@ def doctor(as_json: AsJson = False) -> None:
         show(table("", ("", ""), rows))
     if not found.ok:
         raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Where the figures and their data go.")
+    ] = Path("out/demo"),
+    as_json: AsJson = False,
+) -> None:
+    """Run the paper's microbenchmarks in both engines, compare with the paper, and draw the figures."""
+    from .demo import demo as run_demo
+    from .demo import demo_parts
+
+    started = time.perf_counter()
+    _announce_compilation()
+    done = run_demo(output)
+    if as_json:
+        print_json(with_common_fields(done.as_dict(), done.timing | {"wall_s": time.perf_counter() - started}))
+    else:
+        show(*demo_parts(done))
+    if not done.ok:
+        raise typer.Exit(1)
+
+
+register_validate(app)
 
 
 def _check_suffix(trace: Path) -> None:

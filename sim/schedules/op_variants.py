@@ -1,12 +1,13 @@
 """Runs of ops that have the same form in many variants: one for each m-block, or each tile.
 
-    >>> from xstage.sim.program import COMPUTE, RELEASE
-    >>> builder = ProgramBuilder(1)
-    >>> mma = op_variants(builder, 3, [{"kind": COMPUTE, "duration_ps": [10, 20, 30]}, {"kind": RELEASE, "counter": 0, "count": 1}])
-    >>> mma.first.tolist(), mma.n_ops
-    ([0, 2, 4], 2)
-    >>> runs_by_seat(builder, [mma, mma]).tolist()
-    [0, 2, 4]
+>>> from xstage.sim.program import COMPUTE, RELEASE
+>>> builder = ProgramBuilder(1)
+>>> compute = {"kind": COMPUTE, "duration_ps": [10, 20, 30]}
+>>> mma = op_variants(builder, 3, [compute, {"kind": RELEASE, "counter": 0, "count": 1}])
+>>> mma.first.tolist(), mma.n_ops
+([0, 2, 4], 2)
+>>> runs_by_seat(builder, [mma, mma]).tolist()
+[0, 2, 4]
 """
 
 from __future__ import annotations

@@ -114,10 +114,11 @@ class _Schedule:
     def _stores(self, rows: Ints, sizes: Ints, counter: Any, stride: int) -> list[dict[str, Any]]:
         """A STORE for each part of a tile to the destinations `rows`, both [variants, stores].
 
-        With a stride every part bumps a counter at each receiver; without one the last part bumps `counter`.
+        With a stride every part bumps a counter at each receiver; without one the last part with bytes bumps `counter`.
         """
         parts = rows.shape[1]
-        counters = [counter if stride or part == parts - 1 else NO_COUNTER for part in range(parts)]
+        last = (sizes > 0).sum(axis=1) - 1
+        counters = [counter if stride else np.where(last == part, counter, NO_COUNTER) for part in range(parts)]
         return [
             {
                 "kind": STORE,
@@ -222,7 +223,10 @@ class _Schedule:
             "stride": 1,
         }
         phases: dict[str, list[dict[str, Any]]] = {
-            "launch": [{"kind": WAIT, "counter": done, "count": tiles}, {"kind": COMPUTE, "duration_ps": terms["launch_ps"]}],
+            "launch": [
+                {"kind": WAIT, "counter": done, "count": tiles},
+                {"kind": COMPUTE, "duration_ps": terms["launch_ps"]},
+            ],
             "permute": [{"kind": COMPUTE, "duration_ps": _permute_ps(shape, terms["permute_kbs"])}],
             "a2a": [*[store] * heads, {"kind": WAIT, "counter": self.arrived + rank, "count": heads * len(peers)}],
         }

@@ -6,7 +6,8 @@
 
 with MMA = 2 bm bn (d + d_v) FLOPs at one SM's share of the peak, softmax = bm bn elements at the machine's rate. `overlap`
 is how much of the shorter of the two a KV step hides: the two warp groups of FA3 take turns and hide part of it, the
-softmax warps of FA4 run beside the MMA warp.
+softmax warps of FA4 run beside the MMA warp. Where a CTA has to stay for its store (contract `exit`) the store itself is
+what O costs, and is not counted twice.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def tile_times(costs: AttentionCosts, tile: Tile, shape: Attention) -> TileTimes
     step, shorter = _step_us(costs, tile, shape)
     masked = np.minimum(steps, -(-tile.block_m // tile.block_n)) if shape.causal else 0
     q_in = tile.block_m * shape.head_dim * ELEMENT_BYTES / costs.hbm_bytes_per_us
-    o_out = tile.block_m * shape.output_dim * ELEMENT_BYTES / costs.hbm_bytes_per_us
+    o_out = 0 if tile.contract == "exit" else tile.block_m * shape.output_dim * ELEMENT_BYTES / costs.hbm_bytes_per_us
     total = steps * step + masked * costs.overlap * shorter + q_in + o_out
     resume = np.minimum(total, q_in + tile.resume_steps * step)
     return TileTimes(steps, _whole_ps(total), _whole_ps(resume))

@@ -84,7 +84,7 @@ def add_collective(
 def _l2_done(rank: Rank) -> list[Op]:
     tiles = int(rank.order.l2.sum())
     if rank.links.separate:
-        tiles = rank.blocks.n_blocks  # returns of whole blocks, see `unfused`
+        tiles += rank.blocks.n_blocks  # and then the returns of whole blocks, see `unfused`
     return [{"kind": WAIT, "counter": rank.links.l2_done, "count": tiles}]
 
 
@@ -118,9 +118,7 @@ def _add_lane(builder: ProgramBuilder, gpu: int, tasks: Sequence[tuple[str, list
     builder.groups(gpu=gpu, plan=plan, seats=[Seat("comm", sm=0, start_ps=start_ps)])
 
 
-def _add_combine(
-    builder: ProgramBuilder, machine: Machine, shape: MegaMoe, gpu: int, go: int, combined: int
-) -> int:
+def _add_combine(builder: ProgramBuilder, machine: Machine, shape: MegaMoe, gpu: int, go: int, combined: int) -> int:
     """Lanes that add up the top-k rows of the GPU's own tokens from HBM; returns how many there are."""
     sms = machine.sms
     tokens = shape.tokens // sms + (np.arange(sms) < shape.tokens % sms)
@@ -131,10 +129,12 @@ def _add_combine(
     rate = needed(machine, "hbm_rate") * needed(machine, "hbm_efficiency") * 1e3 / sms / 1e12  # bytes in a ps
     times = np.maximum(np.ceil(tokens * token_bytes / rate).astype(np.int64), int(needed(machine, "combine_floor")))
     n = len(tokens)
-    counts = np.ones((n, 3), dtype=np.int64)
-    durations = np.stack([np.zeros(n, dtype=np.int64), times, np.zeros(n, dtype=np.int64)], axis=1)
-    first = builder.ops([WAIT, COMPUTE, SIGNAL], counter=[go, -1, combined], count=counts, duration_ps=durations)
-    tasks = builder.tasks(builder.runs(first + 3 * np.arange(n), 3) + np.arange(n), 1, phase="combine") + np.arange(n)
-    plans = builder.private_plans(builder.queues(tasks, np.ones(n, dtype=int)), n) + np.arange(n)
-    builder.groups(gpu=gpu, plan=plans, seats=[Seat("combine", sm=np.arange(n))])
+    index = np.arange(n)
+    waits = builder.runs(np.full(n, builder.ops(WAIT, counter=go, count=1)), 1) + index
+    kinds, counters = [COMPUTE, SIGNAL], [-1, combined]
+    adds = builder.ops(kinds, counter=counters, count=[0, 1], duration_ps=np.stack([times, 0 * times], axis=1))
+    works = builder.runs(adds + 2 * index, 2) + index
+    tasks = [builder.tasks(runs, 1, phase=phase) + index for runs, phase in ((waits, "barrier"), (works, "combine"))]
+    plans = builder.private_plans(builder.queues(np.stack(tasks, axis=1).ravel(), np.full(n, 2)), n) + index
+    builder.groups(gpu=gpu, plan=plans, seats=[Seat("combine", sm=index)])
     return n

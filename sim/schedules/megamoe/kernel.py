@@ -1,7 +1,7 @@
 """Which kernel runs: its tile, its clusters, and how its epilogue is cut.
 
-    sm100   clusters of two CTAs: one lane issues the MMA of both, each CTA has an epilogue lane; two TMEM buffers a CTA
-    sm90    one lane a CTA: the math warps run their own epilogue; clusters of two share weights by multicast
+sm100   clusters of two CTAs: one lane issues the MMA of both, each CTA has an epilogue lane; two TMEM buffers a CTA
+sm90    one lane a CTA: the math warps run their own epilogue; clusters of two share weights by multicast
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Kernel:
 
     def weight_bytes(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Bytes of the weights of one tile."""
-        return self.block_n * self.depth(shape, l2) * shape.format.weight_bits // 8
+        return np.asarray(self.block_n * self.depth(shape, l2) * shape.format.weight_bits // 8)
 
     def depth(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
         """K of the GEMM."""
@@ -79,7 +79,7 @@ class Kernel:
         weights = self.weight_bytes(shape, l2)
         activations = self.computed_rows(rows) * self.depth(shape, l2) * shape.format.activation_bits // 8
         if self.family == "sm100":
-            return weights + activations // 2
+            return np.asarray(weights + activations // 2)
         return np.where(shares_weights, weights // 2, weights) + activations
 
 
@@ -89,7 +89,9 @@ def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Rele
     expected = rules.expected_rows_per_expert(shape.tokens, shape.ranks, shape.topk, shape.experts)
     if family == "sm100":
         if isinstance(policy, Lag):
-            raise InputError("is a schedule of SM90 kernels", field="policy", value="lag", allowed="a machine with sm90")
+            raise InputError(
+                "is a schedule of SM90 kernels", field="policy", value="lag", allowed="a machine with sm90"
+            )
         tile = rules.sm100_tile(release, expected, max(1, shape.experts // shape.ranks))
         step = tile.store_block_m * (tile.epilogue_warps // 4)
         block_m, block_n, cluster, warps = tile.block_m, tile.block_n, rules.SM100_CLUSTER, SM100_DISPATCH_WARPS

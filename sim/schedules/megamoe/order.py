@@ -8,6 +8,7 @@ from two shared lists, each in this order; for them the order of both together i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,59 +23,77 @@ Ints = NDArray[np.int64]
 NEVER = 2**40
 
 
-@dataclass(frozen=True, eq=False)
-class Order:
-    """Tiles of one rank in nominal order; a task is `cluster` neighbours."""
+class Tiles(NamedTuple):
+    """CTA tiles as equally long columns."""
 
     l2: NDArray[np.bool_]
     block: Ints
     n: Ints
+
+    def take(self, chosen: Ints) -> Tiles:
+        return Tiles(self.l2[chosen], self.block[chosen], self.n[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Tiles of one rank in nominal order; a task is `cluster` neighbours."""
+
+    tiles: Tiles
     n_static: int  # tasks in the striped list; the rest is drawn by tickets
     ring: int  # m-blocks, 0 for none
     dynamic: bool = False
     warm_up: int = 0  # alternating: L1 tasks that each group takes first
     lead_blocks: int = 0  # interleaved
 
+    @property
+    def l2(self) -> NDArray[np.bool_]:
+        return self.tiles.l2
+
+    @property
+    def block(self) -> Ints:
+        return self.tiles.block
+
+    @property
+    def n(self) -> Ints:
+        return self.tiles.n
+
 
 def order_of(kernel: Kernel, shape: MegaMoe, policy: Policy, release: rules.Release, blocks: Blocks) -> Order:
     """The order of one rank. Raises `InputError` if its ring cannot hold what the order needs at once."""
-    l2, block, n = _all_tiles(kernel, blocks)
+    tiles = _all_tiles(kernel, blocks)
+    l2, block, n = tiles
     if isinstance(policy, ExpertWave):
         wave = _wave_of_block(kernel, shape, policy, release, blocks)
         chosen = np.lexsort((n, block, l2, wave[block]))
-        order = _static(kernel, (l2, block, n), chosen, len(chosen), policy.ring_m_blocks or 0)
+        order = _static(kernel, tiles, chosen, len(chosen), policy.ring_m_blocks or 0)
+    elif isinstance(policy, Lag) and _is_one_wave(kernel, shape, policy):
+        order = _static(kernel, tiles, np.lexsort((block, n, blocks.expert[block], l2)), len(block), 0)
     elif isinstance(policy, Lag):
-        order = _lag_order(kernel, shape, policy, blocks, (l2, block, n))
+        order = _lag_order(kernel, shape, policy, blocks, tiles)
     elif isinstance(policy, Alternating):
-        order = _alternating(kernel, policy, blocks, (l2, block, n))
+        order = _alternating(kernel, policy, blocks, tiles)
     elif isinstance(policy, Interleaved):
-        order = _interleaved(kernel, policy, blocks, (l2, block, n))
+        order = _interleaved(kernel, policy, blocks, tiles)
     else:
         chosen = np.lexsort((n, block, l2))
-        order = _static(kernel, (l2, block, n), chosen, len(chosen), 0)
+        order = _static(kernel, tiles, chosen, len(chosen), 0)
     _check_ring(order, blocks)
     return order
 
 
-def _all_tiles(kernel: Kernel, blocks: Blocks) -> tuple[NDArray[np.bool_], Ints, Ints]:
+def _all_tiles(kernel: Kernel, blocks: Blocks) -> Tiles:
     l1, l2 = blocks.n_blocks * kernel.l1_n_blocks, blocks.n_blocks * kernel.l2_n_blocks
     is_l2 = np.arange(l1 + l2) >= l1
     index = np.arange(l1 + l2) - l1 * is_l2
     width = kernel.n_blocks(is_l2)
-    return is_l2, index // width, index % width
-
-
-Tiles = tuple[NDArray[np.bool_], Ints, Ints]
+    return Tiles(is_l2, index // width, index % width)
 
 
 def _static(kernel: Kernel, tiles: Tiles, chosen: Ints, static_tiles: int, ring: int) -> Order:
-    l2, block, n = (column[chosen] for column in tiles)
-    return Order(l2, block, n, static_tiles // kernel.cluster, ring)
+    return Order(tiles.take(chosen), static_tiles // kernel.cluster, ring)
 
 
-def _wave_of_block(
-    kernel: Kernel, shape: MegaMoe, policy: ExpertWave, release: rules.Release, blocks: Blocks
-) -> Ints:
+def _wave_of_block(kernel: Kernel, shape: MegaMoe, policy: ExpertWave, release: rules.Release, blocks: Blocks) -> Ints:
     routed = max(1, shape.experts // shape.ranks)
     size = policy.experts_per_wave
     if size is None:
@@ -91,6 +110,19 @@ def _wave_of_block(
     if size < 1:
         raise InputError("must be at least 1", field="experts_per_wave", value=size)
     return np.where(blocks.is_shared, -1, (blocks.expert - shape.shared_experts) // size)
+
+
+def _is_one_wave(kernel: Kernel, shape: MegaMoe, policy: Lag) -> bool:
+    """Whether the public kernel runs a call of this size as one wave of all experts; not if a lag is asked for."""
+    lag_ordered = rules.sm90_runs_lag_order(
+        shape.tokens,
+        capacity=shape.most_tokens,
+        ranks=shape.ranks,
+        local_experts=max(1, shape.experts // shape.ranks),
+        k=shape.topk,
+        block_m=kernel.block_m,
+    )
+    return policy.lag is None and not lag_ordered
 
 
 def _lag_order(kernel: Kernel, shape: MegaMoe, policy: Lag, blocks: Blocks, tiles: Tiles) -> Order:
@@ -128,6 +160,8 @@ def _alternating(kernel: Kernel, policy: Alternating, blocks: Blocks, tiles: Til
     warm_up = policy.warm_up
     if warm_up is None:
         warm_up = rules.warm_up_waves(blocks.n_blocks, kernel.groups, n1, n2)
+    if warm_up < 1 and blocks.n_blocks:
+        raise InputError("must be at least 1", field="warm_up", value=warm_up)
     ring = policy.ring_m_blocks or 0
     needs = rules.most_live_m_blocks(blocks.n_blocks, kernel.groups, n1, n2)
     if 0 < ring < needs:
@@ -140,17 +174,20 @@ def _alternating(kernel: Kernel, policy: Alternating, blocks: Blocks, tiles: Til
 
 
 def _interleaved(kernel: Kernel, policy: Interleaved, blocks: Blocks, tiles: Tiles) -> Order:
-    if policy.lead_rows < 0:
+    if policy.lead_rows is None:
+        n1, n2 = kernel.l1_n_blocks // kernel.cluster, kernel.l2_n_blocks // kernel.cluster
+        lead = -(-rules.warm_up_waves(blocks.n_blocks, kernel.groups, n1, n2) * kernel.groups // n1)
+    elif policy.lead_rows < 0:
         raise InputError("must be 0 or more", field="lead_rows", value=policy.lead_rows)
-    lead = -(-policy.lead_rows // kernel.block_m)
+    else:
+        lead = -(-policy.lead_rows // kernel.block_m)
     l2, block, n = tiles
-    order = np.lexsort((n, l2, np.where(l2, block + lead, block)))
+    order = np.lexsort((n, ~l2, np.where(l2, block + max(1, lead), block)))
     return _dynamic(tiles, order, lead_blocks=lead)
 
 
 def _dynamic(tiles: Tiles, chosen: Ints, ring: int = 0, warm_up: int = 0, lead_blocks: int = 0) -> Order:
-    l2, block, n = (column[chosen] for column in tiles)
-    return Order(l2, block, n, 0, ring, True, warm_up, lead_blocks)
+    return Order(tiles.take(chosen), 0, ring, True, warm_up, lead_blocks)
 
 
 def _check_ring(order: Order, blocks: Blocks) -> None:

@@ -11,7 +11,6 @@ from typing import Literal, get_args
 
 from ...errors import InputError
 from ...tile_cost import MathType
-from ..megamoe_rules import Release
 
 Numbers = Literal["w4a8", "w8a8", "bf16", "fp4"]
 CombineType = Literal["bf16", "fp8", "fp4"]
@@ -75,7 +74,9 @@ class MegaMoe:
         if self.topk > self.experts:
             raise InputError("is more than the experts", field="topk", value=self.topk, allowed=f"1 to {self.experts}")
         if self.capacity is not None and self.capacity < self.tokens:
-            raise InputError("is less than the tokens", field="capacity", value=self.capacity, allowed=f"{self.tokens}+")
+            raise InputError(
+                "is less than the tokens", field="capacity", value=self.capacity, allowed=f"{self.tokens}+"
+            )
 
     @property
     def format(self) -> NumberFormat:
@@ -116,7 +117,8 @@ class ExpertWave:
 @dataclass(frozen=True)
 class Lag:
     """L2 units follow L1 units at a distance of `lag` units of up to `unit` m-blocks, `group` units at a time; the tail of
-    L2 units is handed out by tickets. SM90. `ring_m_blocks` 0: no ring.
+    L2 units is handed out by tickets. SM90. `ring_m_blocks` 0: no ring. Without a `lag`, calls that the public kernel runs
+    as one wave of all experts are run so.
     """
 
     lag: int | None = None
@@ -140,10 +142,10 @@ class Interleaved:
     """Two cursors: the next L2 task once L1 leads it by `lead_rows` rows, else the next L1 task.
 
     The lead counts L1 tasks begun, so an L2 task may find its inputs unfinished, and waits for them inside the task;
-    with `ready` it is also guarded by its inputs.
+    with `ready` it is also guarded by its inputs. A lead that is not given is that of the `Alternating` warm-up.
     """
 
-    lead_rows: int
+    lead_rows: int | None = None
     ready: bool = False
     readiness: Readiness = "block"
 
@@ -158,4 +160,8 @@ POLICIES: dict[str, type[Policy]] = {
     "interleaved": Interleaved,
 }
 
-__all__ = ["POLICIES", "Alternating", "ExpertWave", "Interleaved", "Lag", "MegaMoe", "Policy", "Release", "Unfused"]
+
+def policy_name(policy: Policy) -> str:
+    """The name by which people know it."""
+    name = next(name for name, kind in POLICIES.items() if type(policy) is kind)
+    return "interleaved_ready" if isinstance(policy, Interleaved) and policy.ready else name

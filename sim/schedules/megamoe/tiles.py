@@ -104,7 +104,7 @@ def add_tiles(builder: ProgramBuilder, rank: Rank) -> None:
 def _guards(rank: Rank, block: Ints) -> list[tuple[Any, Any]]:
     """An L2 task of a dynamic policy is open once L1 has begun what lies `lead` blocks ahead, and its own block."""
     kernel, blocks, links = rank.kernel, rank.blocks, rank.links
-    ahead = np.minimum(block + max(1, rank.order.lead_blocks + 1), blocks.n_blocks)
+    ahead = np.minimum(block + max(1, rank.order.lead_blocks), blocks.n_blocks)
     guards: list[tuple[Any, Any]] = [(links.claimed, ahead * (kernel.l1_n_blocks // kernel.cluster))]
     if rank.ready:
         guards.append((links.l1_done[block, 0], kernel.l1_n_blocks))
@@ -151,9 +151,7 @@ def _inputs(rank: Rank, l2: bool, block: Ints) -> list[Op]:
     if not l2:
         return [{"kind": WAIT, "counter": links.arrived[block], "count": rank.blocks.rows[block]}]
     needed = tiles_of_part(kernel, links.parts)
-    return [
-        {"kind": WAIT, "counter": links.l1_done[block, part], "count": needed[part]} for part in range(links.parts)
-    ]
+    return [{"kind": WAIT, "counter": links.l1_done[block, part], "count": needed[part]} for part in range(links.parts)]
 
 
 def _main_loop(rank: Rank, l2: bool, block: Ints, duration: Ints) -> tuple[list[Op], list[Op]]:
@@ -246,14 +244,15 @@ def _sm100_runs(builder: ProgramBuilder, rank: Rank, duration: Ints) -> tuple[In
     full: list[Op] = [{"kind": RELEASE, "counter": cluster + cta, "count": 1} for cta in range(cluster)]
     for l2 in (False, True):
         tasks = np.flatnonzero(order.l2[::cluster] == l2)
-        block_of_task, n = order.block[::cluster][tasks], order.n[::cluster][tasks]
+        block_of_task = order.block[::cluster][tasks]
         (block, time), which = _variants(block_of_task, duration[tasks].max(axis=1))
         before, loop = _main_loop(rank, l2, block, time)
         ops = [*before, *take, *loop, *full]
         _fill(found, (tasks, 0), op_rows(builder, ops, len(block))[which], len(ops))
-        part = np.zeros_like(n) if l2 else part_of_tile(rank.kernel, rank.links.parts)[n]
-        (block, part), which = _variants(block_of_task, part)
         for cta in range(cluster):
+            n = order.n[cta::cluster][tasks]
+            part = np.zeros_like(n) if l2 else part_of_tile(rank.kernel, rank.links.parts)[n]
+            (block, part), which = _variants(block_of_task, part)
             free: list[Op] = [{"kind": RELEASE, "counter": cta, "count": 1}]
             tail = _l2_epilogue(rank, block, free) if l2 else _l1_epilogue(rank, block, part, free)
             ops = [{"kind": ACQUIRE, "counter": cluster + cta, "count": 1}, *tail]

@@ -1,0 +1,185 @@
+"""Measured against simulated: two op tables with the same columns, joined by lane, task, op and occurrence.
+
+    stall            of a store: its time beyond T_iss0
+    issue time       of a store: its whole time; of a Program: the sum over its stores
+    noise            how far one repeat of a Program is from the median of all: median |repeat / median - 1|
+    error            100 * (simulated - measured) / measured, where measured is the centre of the repeats
+
+Ops that happen more than once in a task are told apart by their occurrence, counted in order of start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..sim.errors import InputError
+from .centre import centre, noise_pct
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Verdict = Literal["agrees", "disagrees", "no verdict"]
+
+AGREES_PCT = 10.0
+"""Largest median error of issue time with which simulation and hardware are said to agree."""
+MOST_NOISE_PCT = 15.0
+"""Noise above which there is no verdict."""
+STALLED_SHARE = 0.2
+"""A Program counts as one with stall if this share of its simulated issue time is stall."""
+
+KEY = ["lane", "task", "op", "occurrence"]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """One Program. `ops` has a row an op: both times (`issue_us` is end less start), stalls, waits, and their errors."""
+
+    ops: pd.DataFrame
+    simulated_issue_us: float
+    measured_issue_us: float
+    simulated_stall_us: float
+    measured_stall_us: float
+    simulated_makespan_us: float
+    measured_makespan_us: float
+    noise_pct: float
+    repeats: int
+
+    @property
+    def error_pct(self) -> float:
+        """Of issue time."""
+        return 100 * (self.simulated_issue_us / self.measured_issue_us - 1)
+
+    @property
+    def makespan_error_pct(self) -> float:
+        return 100 * (self.simulated_makespan_us / self.measured_makespan_us - 1)
+
+    @property
+    def stall_error_ns(self) -> float:
+        """Mean over stores of |simulated - measured stall|."""
+        stores = self.ops[self.ops["kind"] == "store"]
+        return float(1000 * (stores["simulated_stall_us"] - stores["measured_stall_us"]).abs().mean())
+
+    @property
+    def stalled_share(self) -> float:
+        """Share of the simulated issue time that is stall."""
+        return self.simulated_stall_us / self.simulated_issue_us
+
+    def worst(self, count: int = 5) -> pd.DataFrame:
+        """The ops whose times differ most, in microseconds."""
+        off = (self.ops["simulated_issue_us"] - self.ops["measured_issue_us"]).abs()
+        return self.ops.loc[off.sort_values(ascending=False).index[:count]]
+
+
+def compare(simulated: pd.DataFrame, measured: pd.DataFrame) -> Comparison:
+    """Join two op tables of one Program; `measured` may hold several repeats, numbered by its column `repeat`.
+
+    Raises `InputError` if they do not hold the same ops, or no store.
+    """
+    theirs = measured if "repeat" in measured else measured.assign(repeat=0)
+    simulated = _with_key(simulated[simulated["kind"] != "task"].assign(repeat=0))
+    theirs = _with_key(theirs[theirs["kind"] != "task"])
+    repeats = theirs["repeat"].nunique()
+    if repeats == 0 or len(theirs) != repeats * len(simulated):
+        raise InputError(
+            "do not hold the same ops", field="op tables", value=f"{len(simulated)} simulated, {len(theirs)} measured",
+            allowed="the same number of ops in every repeat",
+        )  # fmt: skip
+    keys = simulated[KEY].to_numpy()
+    if not (theirs[KEY].to_numpy().reshape(repeats, -1, len(KEY)) == keys).all():
+        raise InputError("do not hold the same ops", field="op tables", allowed="the same lanes, tasks and ops")
+    is_store = (simulated["kind"] == "store").to_numpy()
+    if not is_store.any():
+        raise InputError("holds no store", field="op tables", allowed="a Program with at least one STORE")
+
+    def by_repeat(name: str) -> Any:
+        return theirs[name].to_numpy(dtype=float).reshape(repeats, -1)
+
+    start, end = by_repeat("start_us"), by_repeat("end_us")
+    issue = end - start
+    issue_of_repeat = issue[:, is_store].sum(axis=1)
+    ops = simulated[[*KEY, "kind", "bytes", *(c for c in ("gpu", "sm", "role", "phase") if c in simulated)]].assign(
+        simulated_issue_us=(simulated["end_us"] - simulated["start_us"]).to_numpy(),
+        measured_issue_us=centre(issue, axis=0),
+        simulated_stall_us=simulated["stall_us"].to_numpy(),
+        measured_stall_us=centre(by_repeat("stall_us"), axis=0),
+        simulated_wait_us=simulated["wait_us"].to_numpy(),
+        measured_wait_us=centre(by_repeat("wait_us"), axis=0),
+        noise_us=np.quantile(issue, 0.75, axis=0) - np.quantile(issue, 0.25, axis=0),
+    )
+    stores = ops[is_store]
+    return Comparison(
+        ops=ops,
+        simulated_issue_us=float(stores["simulated_issue_us"].sum()),
+        measured_issue_us=float(stores["measured_issue_us"].sum()),
+        simulated_stall_us=float(stores["simulated_stall_us"].sum()),
+        measured_stall_us=float(stores["measured_stall_us"].sum()),
+        simulated_makespan_us=float(simulated["end_us"].max() - simulated["start_us"].min()),
+        measured_makespan_us=float(centre(end.max(axis=1) - start.min(axis=1))),
+        noise_pct=noise_pct(issue_of_repeat),
+        repeats=repeats,
+    )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Many Programs: errors of issue time in percent, of stall in ns a store, and the verdict."""
+
+    programs: int
+    programs_with_stall: int
+    median_abs_error_pct: float
+    p90_abs_error_pct: float
+    worst_error_pct: float
+    stalled_median_abs_error_pct: float | None
+    makespan_median_abs_error_pct: float
+    stall_mean_abs_error_ns: float
+    op_median_abs_error_pct: float
+    noise_pct: float
+    verdict: Verdict
+
+
+def summarise(comparisons: Sequence[Comparison]) -> Summary:
+    """Errors over Programs. Raises `InputError` if there are none."""
+    if not comparisons:
+        raise InputError("is empty", field="comparisons", allowed="one Program or more")
+    errors = np.array([c.error_pct for c in comparisons])
+    stalled = np.array([c.stalled_share > STALLED_SHARE for c in comparisons])
+    noise = float(np.median([c.noise_pct for c in comparisons]))
+    by_op = np.concatenate([_op_errors_pct(c) for c in comparisons])
+    median = float(np.median(np.abs(errors)))
+    return Summary(
+        programs=len(comparisons),
+        programs_with_stall=int(stalled.sum()),
+        median_abs_error_pct=median,
+        p90_abs_error_pct=float(np.quantile(np.abs(errors), 0.9)),
+        worst_error_pct=float(errors[np.argmax(np.abs(errors))]),
+        stalled_median_abs_error_pct=float(np.median(np.abs(errors[stalled]))) if stalled.any() else None,
+        makespan_median_abs_error_pct=float(np.median([abs(c.makespan_error_pct) for c in comparisons])),
+        stall_mean_abs_error_ns=float(np.mean([c.stall_error_ns for c in comparisons])),
+        op_median_abs_error_pct=float(np.median(np.abs(by_op))),
+        noise_pct=noise,
+        verdict=verdict(median, noise),
+    )
+
+
+def verdict(median_abs_error_pct: float, noise_pct: float) -> Verdict:
+    if noise_pct > MOST_NOISE_PCT:
+        return "no verdict"
+    return "agrees" if median_abs_error_pct <= AGREES_PCT else "disagrees"
+
+
+def _op_errors_pct(comparison: Comparison) -> Any:
+    stores = comparison.ops[comparison.ops["kind"] == "store"]
+    measured = stores["measured_issue_us"].to_numpy()
+    good = measured > 0
+    return 100 * (stores["simulated_issue_us"].to_numpy()[good] / measured[good] - 1)
+
+
+def _with_key(table: pd.DataFrame) -> pd.DataFrame:
+    """Sorted by repeat and key, with the occurrence of each op in its task."""
+    ordered = table.sort_values(["repeat", "start_us"], kind="stable")
+    occurrence = ordered.groupby(["repeat", "lane", "task", "op"], observed=True).cumcount()
+    return ordered.assign(occurrence=occurrence).sort_values(["repeat", *KEY]).reset_index(drop=True)

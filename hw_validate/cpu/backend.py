@@ -1,0 +1,104 @@
+"""The CPU as something to calibrate and validate on: what hw_validate/validate.py asks of every backend."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...sim.calibrate import Calibration, fit, machine_of
+from ...sim.machine import Machine
+from ...sim.trace import Trace
+from ..centre import centre
+from ..validate import Calibrated, Progress, silent
+from .bench import Bench
+from .microbenchmark import FULL, QUICK, Measured, measure
+from .replay import replay
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REPEATS, QUICK_REPEATS = 80, 20
+
+
+class CpuBackend:
+    """Cores of this computer that store past their caches. Use it in `with`: it holds memory.
+
+    Raises `UnsupportedProcessor` where there are no such stores, `InputError` for more producers than cores.
+    """
+
+    def __init__(self, producers: int = 1, quick: bool = False) -> None:
+        self.quick = quick
+        self.bench = Bench(producers)
+
+    def calibrate(self, rng: np.random.Generator, progress: Progress = silent) -> Calibrated:
+        """Parameters of this computer's stage. Raises `NoLawError` or `DisturbedError`."""
+        measured = measure(self.bench, QUICK if self.quick else FULL, rng, progress)
+        found = self._fit(measured)
+        name = f"cpu-{self.bench.producers}"
+        source = f"xstage calibrate --backend cpu on {processor_name()}, {self.bench.producers} producing cores"
+        machine: Machine = machine_of(found, name, source, f"{self.bench.producers} cores of {processor_name()}")
+        return Calibrated(
+            calibration=found,
+            machine=machine,
+            times=measured.times,
+            control_ns=centre(measured.control_ns, axis=0),
+            completed_ns=centre(measured.drain_ns, axis=0),
+            isolated_bytes=measured.isolated_bytes,
+            host=self._host(measured),
+        )
+
+    def replay(
+        self, traces: Sequence[Trace], rng: np.random.Generator, progress: Progress = silent
+    ) -> list[pd.DataFrame]:
+        return replay(traces, self.bench, QUICK_REPEATS if self.quick else REPEATS, rng, progress=progress)
+
+    def close(self) -> None:
+        self.bench.close()
+
+    def __enter__(self) -> CpuBackend:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _fit(self, measured: Measured) -> Calibration:
+        if self.bench.producers == 1:
+            return fit(measured.times, "synchronised")
+        # A few producers neither march in step nor drift apart for good: take what describes the trains better.
+        fits = [fit(measured.times, "free_running"), fit(measured.times, "synchronised")]
+        return min(fits, key=lambda found: found.residual_pct)
+
+    def _host(self, measured: Measured) -> dict[str, Any]:
+        bench = self.bench
+        return {
+            "processor": processor_name(),
+            "architecture": bench.architecture.name,
+            "store": bench.architecture.store_instruction,
+            "cores": bench.cores,
+            "buffer_bytes": bench.buffers[0].size,
+            "huge_pages_asked": bench.buffers[0].huge_pages,
+            "ticks_per_ns": bench.clock.ticks_per_ns,
+            "clock_step_ns": bench.clock.ns(bench.clock.step_ticks),
+            "store_cost_ns": bench.clock.ns(bench.costs.store_ticks),
+            "rounds_run": measured.rounds_run,
+            "rounds_disturbed": measured.rounds_disturbed,
+            "outliers_pct": measured.outliers_pct,
+            "core_speed_change_pct": measured.notes["core_speed_change_pct"],
+        }
+
+
+def processor_name() -> str:
+    """What the processor calls itself, as far as the system tells."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

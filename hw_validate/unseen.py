@@ -1,0 +1,105 @@
+"""Programs that calibration never saw: trains whose burst sizes and gaps change from phase to phase, and from burst to burst.
+
+Which Programs are drawn depends on the simulated machine alone, never on a measured time. Half of them are to stall for more
+than a fifth of their simulated issue time, so that errors in stall can show; a Program of the kind that is no longer needed
+is drawn again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..sim.execute import simulate
+from ..sim.machine import Machine
+from ..sim.program import COMPUTE, STORE, Program
+from ..sim.program_builder import ProgramBuilder, Seat
+from ..sim.trace import Trace
+from .compare import STALLED_SHARE
+
+LINE_BYTES = 64
+GAPS_NS = (60.0, 1000.0)
+"""Range of gaps. Below it, noting the time takes up most of the gap."""
+MOST_DRAWS = 50
+"""Draws for each Program wanted; a machine on which nothing stalls yields fewer with stall."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Range of burst sizes, bytes a producer."""
+
+    least_bytes: int
+    most_bytes: int
+
+
+def bounds_of(knee_bytes: float) -> Bounds:
+    """From a quarter of the knee to three knees."""
+    return Bounds(_whole_lines(knee_bytes / 4), _whole_lines(3 * knee_bytes))
+
+
+def unseen_traces(
+    machine: Machine, producers: int, count: int, bounds: Bounds, rng: np.random.Generator
+) -> list[Trace]:
+    """`count` simulated Programs with full traces, half of them with stall as far as they can be found."""
+    wanted_with_stall = (count + 1) // 2
+    with_stall: list[Trace] = []
+    without: list[Trace] = []
+    spare: list[Trace] = []
+    for _ in range(MOST_DRAWS * count):
+        if len(with_stall) + len(without) == count:
+            break
+        trace = simulate(draw(machine, producers, bounds, rng), machine.fabric(), trace="full")
+        if stalled_share(trace) > STALLED_SHARE:
+            (with_stall if len(with_stall) < wanted_with_stall else spare).append(trace)
+        else:
+            (without if len(without) < count - wanted_with_stall else spare).append(trace)
+    return [*with_stall, *without, *spare][:count]
+
+
+def draw(machine: Machine, producers: int, bounds: Bounds, rng: np.random.Generator) -> Program:
+    """One Program: two to four phases of 3 to 12 bursts, log-uniform in size and gap, which vary by a third within a phase.
+
+    All producers run the same phases; they start together, and their bursts drift apart.
+    """
+    sizes, gaps = [], []
+    for _ in range(int(rng.integers(2, 5))):
+        bursts = int(rng.integers(3, 13))
+        size = np.exp(rng.uniform(np.log(bounds.least_bytes), np.log(bounds.most_bytes)))
+        gap = np.exp(rng.uniform(*np.log(GAPS_NS)))
+        sizes += [_whole_lines(size * factor) for factor in rng.uniform(0.75, 1.33, bursts)]
+        gaps += [round(1000 * gap * factor) for factor in rng.uniform(0.75, 1.33, bursts)]
+    return train(machine, producers, sizes, gaps)
+
+
+def train(machine: Machine, producers: int, sizes: list[int], gaps_ps: list[int]) -> Program:
+    """Each of `producers` lanes stores bursts of `sizes` bytes to the other GPU, the given gap before each."""
+    builder = ProgramBuilder(n_gpus=2)
+    size = np.array(sizes, dtype=np.int64)
+    rows = np.array([builder.destination({1: int(each)}) for each in size])
+    columns: dict[str, Any] = {
+        "target": np.stack([np.zeros_like(rows), rows], axis=1),
+        "bytes": np.stack([np.zeros_like(size), size], axis=1),
+        "duration_ps": np.stack([np.array(gaps_ps), machine.issue_time_ps(size)], axis=1),
+    }
+    first = builder.ops(np.array([COMPUTE, STORE]), **columns)
+    tasks = []
+    for _ in range(producers):
+        runs = builder.runs(first + 2 * np.arange(len(size)), 2)
+        tasks.append(builder.tasks(runs + np.arange(len(size)), 1, phase="burst", m_block=np.arange(len(size))))
+    order = np.concatenate([start + np.arange(len(size)) for start in tasks])
+    plans = builder.private_plans(builder.queues(order, np.full(producers, len(size))), producers)
+    lanes = np.arange(producers)
+    builder.groups(gpu=0, plan=plans + lanes, seats=[Seat("producer", sm=lanes)])
+    return builder.build(schedule="unseen train")
+
+
+def stalled_share(trace: Trace) -> float:
+    """Share of the issue time of all stores that is stall."""
+    stores = trace.outcome.op_records[trace.program.ops["kind"][trace.outcome.op_records["op"]] == STORE]
+    return float(stores["stall_ps"].sum() / max(1, (stores["end_ps"] - stores["start_ps"]).sum()))
+
+
+def _whole_lines(size: float) -> int:
+    return LINE_BYTES * max(1, round(size / LINE_BYTES))

@@ -1,0 +1,130 @@
+"""The workload `attention_a2a`: a model or heads, tokens and a policy.
+
+workload:
+  kind: attention_a2a
+  model: wan-14b               # or heads, head_dim, tokens
+  tokens: 32760                # the whole sequence
+  policy: {name: reserved_sms, sms: 8}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ..sim.checked import Checked, refusal
+from ..sim.machine import Machine
+from ..sim.quantities import Count, Rate, Text, Time
+from .attention_models import attention_model
+from .workload import Workload
+
+if TYPE_CHECKING:
+    from ..sim.program import Program
+    from ..sim.schedules import attention_a2a
+
+SIZES = ("heads", "tokens")
+
+
+class Simple(Checked):
+    """Attention that sends nothing, or whose output a warp of each SM copies to its owners."""
+
+    name: Literal["compute_only", "comm_warp"]
+    rotation: bool = False
+
+    def terms(self) -> dict[str, Any]:
+        return {"rotation": self.rotation}
+
+
+class Piggyback(Checked):
+    """The store of each tile goes to its owner; `own_staging` gives it a buffer that the next tile does not need."""
+
+    name: Literal["piggyback"]
+    rotation: bool = False
+    own_staging: bool = False
+
+    def terms(self) -> dict[str, Any]:
+        return {"rotation": self.rotation, "own_staging": self.own_staging}
+
+
+class ReservedSms(Checked):
+    """`sms` SMs copy finished tiles to their owners and compute nothing."""
+
+    name: Literal["reserved_sms"]
+    sms: Count
+    rotation: bool = False
+
+    def terms(self) -> dict[str, Any]:
+        return {"rotation": self.rotation, "reserved_sms": self.sms}
+
+
+class Serial(Checked):
+    """Attention, then an All-to-All of its own; terms that are left out are the machine's."""
+
+    name: Literal["serial"]
+    launch: Time | None = None
+    a2a: Rate | None = None
+    permute: Rate | None = None
+
+    def terms(self) -> dict[str, Any]:
+        return {"launch_ps": self.launch, "a2a_kbs": self.a2a, "permute_kbs": self.permute}
+
+
+def _named(value: Any) -> Any:
+    """Text alone means the policy of that name without further keys."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+Policy = Annotated[Simple | Piggyback | ReservedSms | Serial, Field(discriminator="name"), BeforeValidator(_named)]
+
+
+class AttentionWorkload(Workload):
+    """Forward attention on `gpus` ranks that share the heads, and the All-to-All of its output.
+
+    `tokens` is the whole sequence, `heads` those of all ranks. What a `model` does not say, or the scenario replaces, is
+    given beside it. `family` is the kernel, by default that of the machine.
+    """
+
+    kind: Literal["attention_a2a"]
+    gpus: Count = 8
+    model: Text | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    value_dim: Count | None = None
+    tokens: Count | None = None
+    batch: Count = 1
+    causal: bool | None = None
+    family: Literal["fa3", "fa4"] | None = None
+    policy: Policy = Field(default=Piggyback(name="piggyback"))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_or_sizes(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("model") is None:
+            for size in SIZES:
+                if data.get(size) is None:
+                    raise refusal("is missing", key=(size,), allowed="a model, or both of " + ", ".join(SIZES))
+        return data
+
+    def shape(self) -> attention_a2a.Attention:
+        """The plain shape; what is given replaces the model's. Raises `InputError` for an unknown model."""
+        from ..sim.schedules.attention_a2a import Attention
+
+        fields = ("heads", "kv_heads", "head_dim", "value_dim", "tokens", "causal")
+        sizes = {name: getattr(self, name) for name in fields if getattr(self, name) is not None}
+        if self.model is not None:
+            known = attention_model(self.model)
+            sizes = {name: getattr(known, name) for name in fields} | sizes
+        return Attention(ranks=self.gpus, batch=self.batch, family=self.family, **sizes)
+
+    def plain_policy(self) -> attention_a2a.Policy:
+        from ..sim.schedules.attention_a2a import Policy as PlainPolicy
+
+        return PlainPolicy(self.policy.name, **self.policy.terms())
+
+    def build(self, machine: Machine, seed: int) -> Program:
+        from ..sim.schedules import attention_a2a
+
+        return attention_a2a.build(machine, self.shape(), self.plain_policy())

@@ -1,0 +1,68 @@
+"""Models by name, from attention_models.csv: what attention and the dense GEMMs of one layer need to know."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from ..sim.checked import closest
+from ..sim.errors import InputError
+
+
+@dataclass(frozen=True)
+class AttentionModel:
+    """One layer: heads of all ranks, `hidden` and `intermediate` widths (None if not known), and a typical length.
+
+    `assumed` if the source does not settle every number.
+    """
+
+    name: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    hidden: int | None
+    intermediate: int | None
+    layers: int | None
+    tokens: int
+    causal: bool
+    assumed: bool
+    source: str
+
+
+@cache
+def attention_models() -> dict[str, AttentionModel]:
+    """All models by name."""
+    with files(__package__).joinpath("attention_models.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    return {row["name"]: _model(row) for row in rows}
+
+
+def attention_model(name: str, field: str = "workload.model") -> AttentionModel:
+    """A model by name. Raises `InputError` for `field` with the closest name if there is none."""
+    known = attention_models()
+    if name not in known:
+        raise InputError(f"is no known model{closest(name, known)}", field=field, value=name, allowed=known)
+    return known[name]
+
+
+def _model(row: dict[str, str]) -> AttentionModel:
+    def number(name: str) -> int | None:
+        return int(row[name]) if row[name] else None
+
+    return AttentionModel(
+        name=row["name"],
+        heads=int(row["heads"]),
+        kv_heads=int(row["kv_heads"]),
+        head_dim=int(row["head_dim"]),
+        value_dim=int(row["value_dim"]),
+        hidden=number("hidden"),
+        intermediate=number("intermediate"),
+        layers=number("layers"),
+        tokens=int(row["tokens"]),
+        causal=row["causal"] == "yes",
+        assumed=row["assumed"] == "yes",
+        source=row["source"],
+    )

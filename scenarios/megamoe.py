@@ -1,0 +1,275 @@
+"""The workload `megamoe`: a model or a shape, tokens, routing, placement and a policy.
+
+workload:
+  kind: megamoe
+  model: dsv4-flash            # or hidden, intermediate, experts and topk
+  tokens: 8192                 # a rank
+  policy: {name: expert_wave, experts_per_wave: 4}
+  routing: {kind: zipf, max_over_mean: 2.5}
+  placement: {kind: eplb, redundant: 32}
+  ranks: symmetric
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ..sim.checked import Checked, refusal
+from ..sim.machine import Machine
+from ..sim.quantities import Count, CountOrZero, Fraction, Positive, Text, Time
+from .models import model as known_model
+from .workload import Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..sim.placement import Placement as Placed
+    from ..sim.program import Program
+    from ..sim.routing import Routing as Routed
+    from ..sim.schedules.megamoe import MegaMoe
+    from ..sim.schedules.megamoe import Policy as PlainPolicy
+    from ..sim.topology import Fabric
+
+Readiness = Literal["block", "k_block"]
+SIZES = ("hidden", "intermediate", "experts", "topk")
+
+
+def _named(key: str) -> BeforeValidator:
+    """Text alone means the choice of that name without further keys."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+
+
+# Policies; a key that is left out is chosen as the public kernel does -------------------------------------------------
+
+
+class Unfused(Checked):
+    """Separate kernels with launch gaps."""
+
+    name: Literal["unfused"]
+
+
+class ExpertWave(Checked):
+    """Waves of experts, all L1 before all L2."""
+
+    name: Literal["expert_wave"]
+    experts_per_wave: Count | None = None
+    ring_m_blocks: CountOrZero | None = None
+    readiness: Readiness = "block"
+
+
+class Lag(Checked):
+    """L2 units a fixed distance behind L1 units; SM90."""
+
+    name: Literal["lag"]
+    lag: CountOrZero | None = None
+    group: Count | None = None
+    unit: Count = 8
+    ring_m_blocks: CountOrZero | None = None
+    readiness: Readiness = "block"
+
+
+class Alternating(Checked):
+    """L2 and L1 in turn after a warm-up; SM100."""
+
+    name: Literal["alternating"]
+    warm_up: Count | None = None
+    ring_m_blocks: CountOrZero | None = None
+    readiness: Readiness = "k_block"
+
+
+class Interleaved(Checked):
+    """L2 as soon as L1 leads it by `lead_rows`; `interleaved_ready` also waits for its inputs before it is taken."""
+
+    name: Literal["interleaved", "interleaved_ready"]
+    lead_rows: CountOrZero | None = None
+
+
+Policy = Annotated[Unfused | ExpertWave | Lag | Alternating | Interleaved, Field(discriminator="name"), _named("name")]
+
+
+def plain_policy(policy: Checked) -> PlainPolicy:
+    """The policy as the schedule knows it."""
+    from ..sim.schedules import megamoe
+
+    fields = policy.model_dump(exclude={"name"})
+    name: str = policy.name  # type: ignore[attr-defined]
+    if name == "interleaved_ready":
+        return megamoe.Interleaved(ready=True, **fields)
+    return megamoe.POLICIES[name](**fields)
+
+
+# Routings -------------------------------------------------------------------------------------------------------------
+
+
+class Balanced(Checked):
+    """Every expert is equally likely."""
+
+    kind: Literal["balanced"]
+    masked: Fraction = 0.0
+
+
+class Zipf(Checked):
+    """Popularity falls as a power of its place; give the exponent, or what the busiest expert is to have over the mean."""
+
+    kind: Literal["zipf"]
+    exponent: Positive | None = None
+    max_over_mean: Positive | None = None
+    masked: Fraction = 0.0
+
+
+class HotExpert(Checked):
+    """The first `n_hot` experts take `max_over_mean` times the mean load each."""
+
+    kind: Literal["hot_expert"]
+    max_over_mean: Positive
+    n_hot: Count = 1
+    masked: Fraction = 0.0
+
+
+class Histogram(Checked):
+    """Loads of all experts, in any unit."""
+
+    kind: Literal["histogram"]
+    load: list[float]
+    masked: Fraction = 0.0
+
+
+class Recorded(Checked):
+    """The top-k experts of every token in a .npy, .parquet or .csv file."""
+
+    kind: Literal["recorded"]
+    file: Text
+    masked: Fraction = 0.0
+
+
+Routing = Annotated[Balanced | Zipf | HotExpert | Histogram | Recorded, Field(discriminator="kind"), _named("kind")]
+
+
+class Contiguous(Checked):
+    """Expert e on rank e // (experts / ranks)."""
+
+    kind: Literal["contiguous"]
+
+
+class Eplb(Checked):
+    """Balanced by load with `redundant` extra copies, after github.com/deepseek-ai/EPLB."""
+
+    kind: Literal["eplb"]
+    redundant: CountOrZero = 0
+    groups: Count = 1
+    nodes: Count = 1
+
+
+Placement = Annotated[Contiguous | Eplb, Field(discriminator="kind"), _named("kind")]
+
+
+class MegaMoeWorkload(Workload):
+    """One MegaMoE call of `gpus` ranks with `tokens` tokens each.
+
+    `numbers` are weight and activation types, `combine` the type in which rows return; `capacity` the tokens that buffers
+    are made for. `ranks: symmetric` simulates one rank against its mirror. `starts` delays the launch of ranks.
+    """
+
+    kind: Literal["megamoe"]
+    gpus: Count = 8
+    model: Text | None = None
+    hidden: Count | None = None
+    intermediate: Count | None = None
+    experts: Count | None = None
+    topk: Count | None = None
+    tokens: CountOrZero
+    capacity: Count | None = None
+    shared_experts: CountOrZero = 0
+    numbers: Literal["w4a8", "w8a8", "bf16", "fp4"] = "w4a8"
+    combine: Literal["bf16", "fp8", "fp4"] = "bf16"
+    policy: Policy = Field(default=ExpertWave(name="expert_wave"))
+    release: Literal["pr304", "pr316", "june", "sept"] = "june"
+    routing: Routing = Field(default=Balanced(kind="balanced"))
+    placement: Placement = Field(default=Contiguous(kind="contiguous"))
+    ranks: Literal["all", "symmetric"] = "all"
+    starts: list[Time] = Field(default=[])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_or_sizes(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("model") is None:
+            for size in SIZES:
+                if data.get(size) is None:
+                    raise refusal("is missing", key=(size,), allowed="a model, or all of " + ", ".join(SIZES))
+        return data
+
+    def shape(self) -> MegaMoe:
+        """The plain shape; sizes that are given replace the model's. Raises `InputError` for an unknown model."""
+        from ..sim.schedules.megamoe import MegaMoe
+
+        sizes = {size: getattr(self, size) for size in SIZES}
+        if self.model is not None:
+            known = known_model(self.model)
+            sizes = {size: getattr(known, size) if given is None else given for size, given in sizes.items()}
+        return MegaMoe(
+            **sizes,
+            tokens=self.tokens,
+            ranks=self.gpus,
+            numbers=self.numbers,
+            combine=self.combine,
+            shared_experts=self.shared_experts,
+            capacity=self.capacity,
+        )
+
+    def build(self, machine: Machine, seed: int) -> Program:
+        import numpy as np
+
+        from ..sim.schedules import megamoe
+
+        shape = self.shape()
+        rows = self._routed(shape, np.random.default_rng(seed))
+        return megamoe.build(
+            machine,
+            shape,
+            plain_policy(self.policy),
+            rows,
+            self._placed(rows),
+            ranks=self.ranks,
+            release=self.release,
+            starts_ps=self.starts,
+        )
+
+    def fabric(self, machine: Machine, granule: int | None) -> Fabric:
+        from ..sim.topology import mirrored
+
+        whole = super().fabric(machine, granule)
+        return mirrored(whole) if self.ranks == "symmetric" else whole
+
+    def _routed(self, shape: MegaMoe, rng: np.random.Generator) -> Routed:
+        from ..sim import routing as make
+        from ..sim.routing_file import recorded
+
+        ask, sizes = self.routing, (shape.ranks, shape.tokens, shape.topk)
+        match ask:
+            case Zipf():
+                rows = make.zipf(*sizes, shape.experts, rng, exponent=ask.exponent, max_over_mean=ask.max_over_mean)
+            case HotExpert():
+                rows = make.hot_expert(*sizes, shape.experts, rng, max_over_mean=ask.max_over_mean, n_hot=ask.n_hot)
+            case Histogram():
+                rows = make.from_histogram(ask.load, *sizes, rng)
+            case Recorded():
+                rows = recorded(ask.file, shape.experts, n_ranks=shape.ranks)
+            case _:
+                rows = make.balanced(*sizes, shape.experts, rng)
+        return rows.masked(ask.masked, rng) if ask.masked else rows
+
+    def _placed(self, rows: Routed) -> Placed:
+        from ..sim.placement import contiguous, eplb
+
+        if isinstance(self.placement, Contiguous):
+            return contiguous(rows.n_experts, rows.n_ranks)
+        return eplb(
+            rows.expert_rows,
+            n_replicas=rows.n_experts + self.placement.redundant,
+            n_ranks=rows.n_ranks,
+            n_groups=self.placement.groups,
+            n_nodes=self.placement.nodes,
+        )

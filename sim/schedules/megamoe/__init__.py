@@ -1,0 +1,22 @@
+"""MegaMoE: expert-parallel dispatch, two GEMMs and combine in one kernel, as a Program.
+
+shape.py       what is computed, and the policies
+kernel.py      tiles and clusters of the kernel that runs it
+blocks.py      the m-blocks of a rank
+order.py       the order of tiles under each policy, and its ring
+tiles.py       tile tasks, and how groups take them
+pull.py, returns.py, collective.py, unfused.py   everything around the tiles
+build.py       all of it together
+
+Source: the public kernels of https://github.com/deepseek-ai/DeepGEMM; see ..megamoe_rules for their choices.
+"""
+
+from .build import build as build
+from .shape import POLICIES as POLICIES
+from .shape import Alternating as Alternating
+from .shape import ExpertWave as ExpertWave
+from .shape import Interleaved as Interleaved
+from .shape import Lag as Lag
+from .shape import MegaMoe as MegaMoe
+from .shape import Policy as Policy
+from .shape import Unfused as Unfused

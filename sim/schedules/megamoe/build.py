@@ -1,0 +1,183 @@
+"""The Program of one MegaMoE call: counts, barrier, pull, L1, L2 with its scatter, barrier, combine.
+
+All ranks are simulated, or one against its mirror image (`ranks="symmetric"`): GPU 0 runs rank 0, GPU 1 stands for all
+others. Run the latter on `topology.mirrored(fabric)`, where both directions share GPU 0's egress and one ingress, so that
+what the peers would pull from rank 0 and store to it competes with its own traffic as in the whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import tile_cost
+from ...errors import InputError
+from ...placement import Placement, contiguous
+from ...pools import Pools, pools
+from ...program import Program
+from ...program_builder import ProgramBuilder
+from ...routing import Routing
+from ..megamoe_rules import Release
+from .blocks import Blocks, blocks_of
+from .collective import Receivers, add_collective
+from .kernel import Kernel, choose
+from .links import links_of
+from .order import order_of
+from .pull import add_pull
+from .returns import returns_of
+from .shape import Interleaved, MegaMoe, Policy, Unfused, policy_name
+from .tiles import Rank, add_tiles
+from .unfused import add_return
+
+if TYPE_CHECKING:
+    from ...machine import Machine
+
+Ranks = Literal["all", "symmetric"]
+LARGEST_IMBALANCE = 1.05
+LEAST_SYMMETRIC_TOKENS = 64
+K_BLOCK_PARTS = 4
+"""Parts in which an m-block's L1 output is published under `k_block` readiness; the kernels use one a 128 columns."""
+
+
+def build(
+    machine: Machine,
+    shape: MegaMoe,
+    policy: Policy,
+    routing: Routing,
+    placement: Placement | None = None,
+    *,
+    ranks: Ranks = "all",
+    release: Release = "june",
+    starts_ps: Sequence[int] = (),
+) -> Program:
+    """The Program. `placement` is contiguous if not given; `starts_ps` delays the launch of ranks, in rank order.
+
+    Raises `InputError` if routing or placement differ from the shape, if the kernel family cannot run it, if a ring is too
+    small for its order, or if a symmetric run would stand for ranks that are not alike.
+    """
+    _check(shape, routing, ranks, starts_ps)
+    placed = contiguous(shape.experts, shape.ranks) if placement is None else placement
+    rows = pools(routing, placed)
+    kernel = choose(machine, shape, policy, release)
+    if ranks == "symmetric":
+        _check_alike(rows, shape)
+        gpu_of_rank, simulated, receivers = np.minimum(np.arange(shape.ranks), 1), [0], [min(1, shape.ranks - 1)]
+    else:
+        gpu_of_rank = np.arange(shape.ranks)
+        simulated, receivers = list(range(shape.ranks)), list(range(shape.ranks))
+    n_gpus = int(gpu_of_rank.max()) + 1
+    builder = ProgramBuilder(n_gpus)
+    visible = builder.counters(home=np.arange(n_gpus), cause="barrier")
+    costs = tile_cost.TileCosts.of(machine, shape.format.math)
+    parts = _parts(kernel, policy)
+    arrivals = np.zeros(n_gpus, dtype=np.int64)
+    built = []
+    for number in simulated:
+        blocks = blocks_of(rows, kernel, shape, number, number, gpu_of_rank, n_gpus)
+        rank, sent = _add_rank(
+            builder, machine, shape, policy, release, kernel, costs, blocks, visible, parts, starts_ps
+        )
+        arrivals += sent
+        built.append(rank)
+    add_collective(builder, machine, shape, built, Receivers(receivers, visible, arrivals))
+    return builder.build(**_meta(shape, policy, kernel, release, ranks, built))
+
+
+def _add_rank(
+    builder: ProgramBuilder,
+    machine: Machine,
+    shape: MegaMoe,
+    policy: Policy,
+    release: Release,
+    kernel: Kernel,
+    costs: tile_cost.TileCosts,
+    blocks: Blocks,
+    visible: int,
+    parts: int,
+    starts_ps: Sequence[int],
+) -> tuple[Rank, NDArray[np.int64]]:
+    """One rank with its tiles and its pull, and the arrivals that it causes at each GPU."""
+    separate = isinstance(policy, Unfused)
+    order = order_of(kernel, shape, policy, release, blocks)
+    returns = returns_of(builder, machine, kernel, shape, blocks, visible, kernel.block_n, local=separate)
+    rank = Rank(
+        machine=machine,
+        kernel=kernel,
+        shape=shape,
+        costs=costs,
+        blocks=blocks,
+        order=order,
+        links=links_of(builder, kernel, blocks, order, parts, separate),
+        returns=returns,
+        start_ps=starts_ps[blocks.rank] if starts_ps else 0,
+        ready=isinstance(policy, Interleaved) and policy.ready,
+    )
+    add_tiles(builder, rank)
+    add_pull(builder, rank)
+    if not separate:
+        return rank, returns.sent * kernel.l2_n_blocks
+    whole_rows = returns_of(builder, machine, kernel, shape, blocks, visible, shape.hidden)
+    add_return(builder, rank, whole_rows)
+    return rank, whole_rows.sent
+
+
+def _parts(kernel: Kernel, policy: Policy) -> int:
+    if isinstance(policy, Unfused) or policy.readiness == "block":
+        return 1
+    if isinstance(policy, Interleaved) and policy.ready:
+        raise InputError("cannot be guarded by single k-blocks", field="readiness", value="k_block", allowed="block")
+    return min(K_BLOCK_PARTS, kernel.l1_n_blocks)
+
+
+def _check(shape: MegaMoe, routing: Routing, ranks: str, starts_ps: Sequence[int]) -> None:
+    if ranks not in ("all", "symmetric"):
+        raise InputError("is unknown", field="ranks", value=ranks, allowed="all, symmetric")
+    for name, has, needs in (
+        ("ranks", routing.n_ranks, shape.ranks),
+        ("tokens", routing.n_tokens, shape.tokens),
+        ("topk", routing.k, shape.topk),
+        ("experts", routing.n_experts, shape.experts),
+    ):
+        if has != needs:
+            raise InputError("of the routing differs from the shape", field=name, value=has, allowed=[needs])
+    if starts_ps and len(starts_ps) != shape.ranks:
+        raise InputError("needs one start a rank", field="starts_ps", value=len(starts_ps), allowed=[shape.ranks])
+
+
+def _check_alike(rows: Pools, shape: MegaMoe) -> None:
+    """A mirror stands for the other ranks only if they do the same as rank 0."""
+    if shape.tokens < LEAST_SYMMETRIC_TOKENS:
+        raise InputError(
+            "is too few for ranks: symmetric",
+            field="tokens",
+            value=shape.tokens,
+            allowed=f"{LEAST_SYMMETRIC_TOKENS} or more, or ranks: all",
+        )
+    load = rows.rows_per_rank
+    ratio = float(load.max() / max(1, load.min()))
+    if ratio > LARGEST_IMBALANCE:
+        raise InputError(
+            "rank loads differ too much for ranks: symmetric",
+            field="busiest over idlest rank",
+            value=round(ratio, 3),
+            allowed=f"at most {LARGEST_IMBALANCE}, or ranks: all",
+        )
+
+
+def _meta(
+    shape: MegaMoe, policy: Policy, kernel: Kernel, release: Release, ranks: str, built: Sequence[Rank]
+) -> dict[str, object]:
+    return {
+        "schedule": "megamoe",
+        "shape": asdict(shape),
+        "policy": {"name": policy_name(policy), **asdict(policy)},
+        "kernel": asdict(kernel),
+        "release": release,
+        "ranks": ranks,
+        "ring_m_blocks": max((rank.order.ring for rank in built), default=0),
+        "m_blocks": [rank.blocks.n_blocks for rank in built],
+    }

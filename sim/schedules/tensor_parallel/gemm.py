@@ -1,0 +1,191 @@
+"""The GEMM that all tensor-parallel schedules share: what its tiles cost, their order, and the lanes of an SM.
+
+    SM90    the output lies over the last input stage: the next tile runs `RESUME_STEPS` steps of k before it needs it
+            mma       COMPUTE (those steps), ACQUIRE buffer, COMPUTE (the rest), RELEASE full
+            epilogue  ACQUIRE full, COMPUTE, RELEASE ready
+            store     ACQUIRE ready, STORE, RELEASE buffer
+    SM100   two accumulators in TMEM and a buffer of its own for the output
+            mma       ACQUIRE accumulator, COMPUTE, RELEASE full
+            epilogue  ACQUIRE full, ACQUIRE buffer, COMPUTE, RELEASE accumulator, RELEASE ready
+            store     as above
+
+Sources: https://github.com/HazyResearch/ThunderKittens, kernels/parallel (GEMM + ReduceScatter on H100: tiles of 128 x 256,
+k in steps of 64, four stages, one warp that stores).
+
+A main loop is bound by the MMA or by HBM, which reads each operand once in the course of the kernel; what L2 costs is
+inside the MMA efficiency. Each tile computes all its rows and columns, valid or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...program import ACQUIRE, COMPUTE, NO_COUNTER, RELEASE, STORE
+from ...program_builder import ProgramBuilder, Seat
+from ...tile_cost import TileCosts, epilogue_ps, main_loop_ps, needed
+from ..op_variants import OpVariants, op_variants, runs_by_seat
+from .shape import ELEMENT_BYTES, Policy, TensorParallel
+
+if TYPE_CHECKING:
+    from ...machine import Machine
+
+Ints = NDArray[np.int64]
+
+RESUME_STEPS = 3
+"""Steps of k that fit into the stages which the output of the tile before does not cover."""
+
+BUFFER, FULL, READY, ACCUMULATOR = range(4)
+"""Slots of a group: output buffers, full accumulators, tiles ready to be stored, free accumulators."""
+SLOTS = (1, 0, 0, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """The tiles of one rank in row-major order of blocks: `m_block`, `n_block`, valid `rows` and `columns`, [tiles]."""
+
+    m_block: Ints
+    n_block: Ints
+    first_row: Ints
+    rows: Ints
+    columns: Ints
+
+    @property
+    def bytes(self) -> Ints:
+        return self.rows * self.columns * ELEMENT_BYTES
+
+    def __len__(self) -> int:
+        return len(self.m_block)
+
+
+def tiles(shape: TensorParallel) -> Tiles:
+    """All tiles of a rank. Where rows are gathered, blocks do not cross the border between two ranks' rows."""
+    parts = shape.ranks if shape.operation == "ag_gemm" else 1
+    part_rows = shape.m // parts
+    per_part = -(-part_rows // shape.block_m)
+    part, block = np.divmod(np.arange(parts * per_part), per_part)
+    first = part * part_rows + block * shape.block_m
+    rows = np.minimum(shape.block_m, part_rows - block * shape.block_m)
+    n_blocks = -(-shape.local_n // shape.block_n)
+    m_block, n_block = np.divmod(np.arange(len(first) * n_blocks), n_blocks)
+    columns = np.minimum(shape.block_n, shape.local_n - n_block * shape.block_n)
+    return Tiles(m_block, n_block, first[m_block], rows[m_block], columns)
+
+
+@dataclass(frozen=True)
+class TileTime:
+    """Times of every tile in ps."""
+
+    main: int
+    epilogue: int
+    resume: int
+
+    @classmethod
+    def of(cls, machine: Machine, shape: TensorParallel) -> TileTime:
+        costs = TileCosts.of(machine, "bf16")
+        flops = np.array([2.0 * shape.block_m * shape.block_n * shape.local_k])
+        waves = -(-len(tiles(shape)) // machine.sms)
+        operands = (shape.m + shape.local_n) * shape.local_k * ELEMENT_BYTES
+        hbm_us = np.array([operands / waves / costs.hbm_bytes_per_us])
+        main = int(main_loop_ps(costs, flops, np.zeros(1), hbm_us)[0])
+        steps = -(-shape.local_k // shape.block_k)
+        epilogue = int(epilogue_ps(costs, shape.block_m * shape.block_n, "scatter"))
+        return cls(main, epilogue, main * min(steps, RESUME_STEPS) // steps)
+
+
+class Gemm:
+    """Tables of the GEMM in a Program that is being built."""
+
+    def __init__(self, machine: Machine, shape: TensorParallel, policy: Policy, builder: ProgramBuilder, sms: int) -> None:
+        self.machine, self.shape, self.policy, self.builder, self.sms = machine, shape, policy, builder, sms
+        self.tiles = tiles(shape)
+        self.time = TileTime.of(machine, shape)
+        self.launch_ps: int = needed(machine, "kernel_launch")
+        self.aliased = needed(machine, "kernels") == "sm90" and policy.name != "reshaped"
+        self.mma, self.epilogue = self._mma_and_epilogue()
+
+    def _mma_and_epilogue(self) -> tuple[OpVariants, OpVariants]:
+        main, epilogue, resume = self.time.main, self.time.epilogue, self.time.resume
+        if self.aliased:
+            mma = [
+                {"kind": COMPUTE, "duration_ps": resume},
+                take(BUFFER),
+                {"kind": COMPUTE, "duration_ps": main - resume},
+                give(FULL),
+            ]
+            finish = [take(FULL), {"kind": COMPUTE, "duration_ps": epilogue}, give(READY)]
+        else:
+            mma = [take(ACCUMULATOR), {"kind": COMPUTE, "duration_ps": main}, give(FULL)]
+            work = {"kind": COMPUTE, "duration_ps": epilogue}
+            finish = [take(FULL), take(BUFFER), work, give(ACCUMULATOR), give(READY)]
+        return op_variants(self.builder, 1, mma), op_variants(self.builder, 1, finish)
+
+    def store_lane(self, stores: Sequence[Mapping[str, Any]], variants: int) -> OpVariants:
+        """Ops of the store lane: the STOREs of one tile, spread over the next main loop if the policy says so."""
+        ops: list[Mapping[str, Any]] = [take(READY)]
+        issue = sum(np.asarray(store["duration_ps"], dtype=np.int64) for store in stores)
+        gap = np.maximum(0, self.time.main - issue) // len(stores)
+        for place, store in enumerate(stores):
+            ops.append(store)
+            if place < len(stores) - 1:
+                ops.append({"kind": COMPUTE, "duration_ps": gap})
+        return op_variants(self.builder, variants, [*ops, give(BUFFER)])
+
+    def store(self, target: Any, size: Any, counter: Any = NO_COUNTER, stride: int = 0, flags: int = 0) -> dict[str, Any]:
+        """One STORE for each variant."""
+        return {
+            "kind": STORE,
+            "target": target,
+            "bytes": size,
+            "duration_ps": self.machine.issue_time_ps(np.asarray(size, dtype=np.int64)),
+            "counter": counter,
+            "stride": stride,
+            "flags": flags,
+        }
+
+    def local_store(self, rank: int, counter: Any = NO_COUNTER) -> OpVariants:
+        """Stores of all tiles to the rank's own memory, one variant a tile."""
+        sizes, which = np.unique(self.tiles.bytes, return_inverse=True)
+        rows = np.array([self.builder.destination({rank: int(size)}) for size in sizes])
+        return self.store_lane([self.store(rows[which], self.tiles.bytes, counter)], len(self.tiles))
+
+    def order(self, rank: int, first_own: bool = False) -> Ints:
+        """Tiles of a rank in the order it works through them, [tiles].
+
+        Plain row order; with `reshaped` it begins at the rows of rank + 1 and ends with its own, or, `first_own`, begins
+        with its own.
+        """
+        if self.policy.name != "reshaped":
+            return np.arange(len(self.tiles))
+        starts = self.tiles.first_row >= (rank + (not first_own)) % self.shape.ranks * self.shape.m // self.shape.ranks
+        return np.roll(np.arange(len(self.tiles)), -int(np.argmax(starts)))
+
+    def add_groups(
+        self, rank: int, store: OpVariants, order: Ints, guards: Sequence[tuple[Any, Any]] = (), seats_start: int | None = None
+    ) -> None:
+        """The groups of a rank: tiles in `order` with a stride of the SMs; `store` has a variant a tile, guards are by tile."""
+        builder, n = self.builder, len(order)
+        lanes = [OpVariants(np.repeat(one.first, n), one.n_ops) for one in (self.mma, self.epilogue)]
+        runs = runs_by_seat(builder, [*lanes, OpVariants(store.first[order], store.n_ops)])
+        ordered = [(np.broadcast_to(counter, n)[order], np.broadcast_to(count, n)[order]) for counter, count in guards]
+        tags = {"m_block": self.tiles.m_block[order], "n_block": self.tiles.n_block[order]}
+        tasks = builder.tasks(runs, 3, guards=ordered, phase="gemm", **tags) + np.arange(n)
+        sm = np.arange(n) % self.sms
+        by_sm = np.argsort(sm, kind="stable")
+        queues = builder.queues(tasks[by_sm], np.bincount(sm, minlength=self.sms))
+        plans = builder.private_plans(queues, self.sms) + np.arange(self.sms)
+        start = self.launch_ps if seats_start is None else seats_start
+        seats = [Seat(role, sm=np.arange(self.sms), start_ps=start) for role in ("mma", "epilogue", "store")]
+        builder.groups(gpu=rank, plan=plans, seats=seats, slots=SLOTS)
+
+
+def take(slot: int) -> dict[str, int]:
+    return {"kind": ACQUIRE, "counter": slot, "count": 1}
+
+
+def give(slot: int) -> dict[str, int]:
+    return {"kind": RELEASE, "counter": slot, "count": 1}

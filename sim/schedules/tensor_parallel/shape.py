@@ -1,0 +1,129 @@
+"""What is computed (`TensorParallel`), how partial results travel (`Policy`), and how many bytes that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ...errors import InputError
+
+Operation = Literal["gemm_rs", "ag_gemm", "gemm_ar"]
+Algorithm = Literal["two_shot", "multicast", "one_shot"]
+PolicyName = Literal["compute_only", "serial", "fused", "reserved_sms", "reshaped"]
+
+ELEMENT_BYTES = 2
+
+
+@dataclass(frozen=True)
+class TensorParallel:
+    """A GEMM of m rows, n columns and a reduction over k, all counted over `ranks` GPUs. 16-bit elements.
+
+    gemm_rs   each rank has k / ranks and a partial result of all rows; rows are added up at their owner (ReduceScatter)
+    ag_gemm   each rank has m / ranks rows of the input, and n / ranks columns of the weights; rows are gathered (AllGather)
+    gemm_ar   as gemm_rs, but every rank gets the whole sum (AllReduce), by `algorithm`:
+              two_shot   added up at the tile's owner, which stores it to every other rank
+              multicast  the same, but the owner's store is replicated by the switch
+              one_shot   every rank multicasts its partial result, and each adds up all of them (Lamport)
+
+    Tiles are block_m x block_n in steps of block_k. Raises `InputError` unless the ranks divide what is shared out.
+    """
+
+    operation: Operation
+    m: int
+    n: int
+    k: int
+    ranks: int = 1
+    algorithm: Algorithm = "two_shot"
+    block_m: int = 128
+    block_n: int = 256
+    block_k: int = 64
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("operation", Operation), ("algorithm", Algorithm)):
+            if getattr(self, name) not in get_args(allowed):
+                raise InputError("is unknown", field=name, value=getattr(self, name), allowed=get_args(allowed))
+        for name in ("m", "n", "k", "ranks", "block_m", "block_n", "block_k"):
+            if getattr(self, name) < 1:
+                raise InputError("must be at least 1", field=name, value=getattr(self, name))
+        shared = {"gemm_rs": ("m", "k"), "ag_gemm": ("m", "n"), "gemm_ar": ("k",)}[self.operation]
+        for name in shared:
+            if getattr(self, name) % self.ranks:
+                allowed = f"a multiple of {self.ranks} ranks"
+                raise InputError("cannot be shared out evenly", field=name, value=getattr(self, name), allowed=allowed)
+
+    @property
+    def local_n(self) -> int:
+        """Columns that one rank computes."""
+        return self.n // self.ranks if self.operation == "ag_gemm" else self.n
+
+    @property
+    def local_k(self) -> int:
+        """Length of the reduction on one rank."""
+        return self.k if self.operation == "ag_gemm" else self.k // self.ranks
+
+    @property
+    def local_m(self) -> int:
+        """Rows that one rank owns."""
+        return self.m // self.ranks
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of one rank."""
+        return 2 * self.m * self.local_n * self.local_k
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that leave one rank.
+
+        gemm_rs (P-1)/P m n 2, ag_gemm (P-1)/P m k 2; gemm_ar on average over the ranks, as whole tiles have one owner:
+        two_shot 2 (P-1)/P m n 2, multicast and one_shot m n 2: a multicast leaves once.
+        """
+        p, output = self.ranks, self.m * self.n * ELEMENT_BYTES
+        if p == 1:
+            return 0
+        if self.operation == "ag_gemm":
+            return (p - 1) * self.local_m * self.k * ELEMENT_BYTES
+        if self.operation == "gemm_rs":
+            return (p - 1) * self.local_m * self.n * ELEMENT_BYTES
+        return 2 * (p - 1) * output // p if self.algorithm == "two_shot" else output
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes that reach one rank, on average: as sent, but (P-1) m n 2 for one_shot and 2 (P-1)/P m n 2 for multicast."""
+        p, output = self.ranks, self.m * self.n * ELEMENT_BYTES
+        if self.operation != "gemm_ar":
+            return self.bytes_sent
+        return (p - 1) * output if self.algorithm == "one_shot" else 2 * (p - 1) * output // p
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How data travels.
+
+    compute_only   not at all: the GEMM alone, with its inputs in place
+    serial         the GEMM and a collective of its own, one after the other
+    fused          the store of a tile goes to its owner; inputs are gathered by a copy engine beside the GEMM. Tiles run in
+                   plain row order on every rank
+    reserved_sms   `reserved_sms` SMs do so, and compute nothing
+    reshaped       fused, with the order of rows shifted by rank, an output buffer of its own, and each store in `pieces`
+                   spread over the next main loop
+
+    `launch_ps` and `collective_kbs` of `serial` are the machine's if left out.
+    """
+
+    name: PolicyName = "fused"
+    reserved_sms: int = 0
+    pieces: int = 4
+    launch_ps: int | None = None
+    collective_kbs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(PolicyName):
+            raise InputError("is unknown", field="policy", value=self.name, allowed=get_args(PolicyName))
+        if (self.reserved_sms > 0) != (self.name == "reserved_sms"):
+            allowed = "1 or more" if self.name == "reserved_sms" else f"0 where the policy is {self.name}"
+            raise InputError("does not fit the policy", field="reserved_sms", value=self.reserved_sms, allowed=allowed)
+        for name, least in (("pieces", 1), ("launch_ps", 0), ("collective_kbs", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError("is too small", field=name, value=value, allowed=f"{least} or more")

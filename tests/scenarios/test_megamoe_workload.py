@@ -1,0 +1,89 @@
+"""The workload `megamoe` of a scenario: models, policies, routings and placements by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xstage.scenarios.loader import Resolved, load
+from xstage.scenarios.models import models
+from xstage.sim.errors import InputError
+from xstage.sim.execute import simulate
+
+SMALL = {"hidden": 512, "intermediate": 256, "experts": 16, "topk": 2, "tokens": 64, "gpus": 4}
+
+
+def scenario(**changes: Any) -> Resolved:
+    machine = changes.pop("machine", "hgx-b200")
+    workload = {"kind": "megamoe", **SMALL, **changes}
+    return load({"question": "how long?", "machine": machine, "workload": workload})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy": "unfused"},
+        {"policy": {"name": "expert_wave", "experts_per_wave": 2}},
+        {"policy": "alternating", "release": "sept"},
+        {"policy": {"name": "interleaved", "lead_rows": 128}},
+        {"policy": "interleaved_ready"},
+        {"policy": "lag", "machine": "hgx-h100", "numbers": "w8a8"},
+        {"routing": {"kind": "zipf", "max_over_mean": 3.0}, "placement": {"kind": "eplb", "redundant": 4}},
+        {"routing": {"kind": "hot_expert", "max_over_mean": 2.0}},
+        {"routing": {"kind": "histogram", "load": [1.0] * 15 + [4.0], "masked": 0.2}},
+        {"tokens": 256, "ranks": "symmetric"},
+        {"combine": "fp8", "shared_experts": 1, "starts": ["0 us", "3 us", "0 us", "0 us"]},
+    ],
+    ids=str,
+)
+def test_a_scenario_runs(changes: dict[str, Any]) -> None:
+    resolved = scenario(**changes)
+    trace = simulate(resolved.program(), resolved.fabric())
+    assert trace.makespan_ps > 20e6
+
+
+def test_the_same_seed_makes_the_same_program() -> None:
+    resolved = scenario(routing={"kind": "zipf", "exponent": 1.0})
+    assert resolved.program() == resolved.program()
+
+
+def test_a_recorded_routing_is_used(tmp_path: Any) -> None:
+    import numpy as np
+
+    file = tmp_path / "topk.npy"
+    np.save(file, np.tile([0, 1], (4, 64, 1)))
+    program = scenario(routing={"kind": "recorded", "file": str(file)}).program()
+    assert program.meta["m_blocks"][0] > 0 == sum(program.meta["m_blocks"][1:])
+
+
+def test_sizes_that_are_given_replace_those_of_the_model() -> None:
+    changes = {"hidden": None, "intermediate": None, "topk": None, "experts": 128, "model": "dsv4-flash"}
+    shape = scenario(**changes).scenario.workload.shape()  # type: ignore[attr-defined]
+    assert (shape.hidden, shape.intermediate, shape.experts, shape.topk) == (4096, 2048, 128, 6)
+
+
+def test_every_model_has_its_source_and_fits_the_tiles() -> None:
+    assert len(models()) == 12
+    for one in models().values():
+        assert one.source
+        assert one.hidden % 256 == 0 == 2 * one.intermediate % 256
+    assert {name for name, one in models().items() if one.assumed} >= {"glm-5.2", "dit-moe"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "dsv4-flsh"}, "did you mean 'dsv4-flash'"),
+        ({"hidden": None}, "workload.hidden: is missing"),
+        ({"policy": "wave"}, "workload.policy.name = 'wave': is not known"),
+        ({"policy": {"name": "expert_wave", "experts_per_wve": 2}}, "did you mean 'experts_per_wave'"),
+        ({"policy": {"name": "lag", "lag": -1}}, "workload.policy.lag = -1: must be at least 0"),
+        ({"routing": {"kind": "zipf"}}, "give exactly one of exponent and max_over_mean"),
+        ({"gpus": 9}, "workload.gpus = 9: is more than the 8 GPUs"),
+        ({"starts": ["1 us"]}, "starts_ps = 1: needs one start a rank"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scenario(**changes).program()

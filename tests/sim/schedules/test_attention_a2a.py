@@ -1,0 +1,279 @@
+"""Facts about attention and the All-to-All behind it: who gets which bytes, what each policy costs, what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.errors import InputError
+from xstage.sim.execute import simulate
+from xstage.sim.schedules.attention_a2a import Attention, Policy, build, crossover_tokens, tile_of
+from xstage.sim.schedules.attention_a2a.order import owner_bytes, tile_order
+
+SMS = 6
+POLICIES = {
+    "compute_only": Policy("compute_only"),
+    "serial": Policy("serial", permute_kbs=200_000_000),
+    "comm_warp": Policy("comm_warp"),
+    "reserved_sms": Policy("reserved_sms", reserved_sms=2),
+    "piggyback": Policy("piggyback"),
+    "piggyback rotated": Policy("piggyback", rotation=True),
+    "piggyback own staging": Policy("piggyback", own_staging=True),
+}
+
+
+def small(name="hgx-h100", sms=SMS, **changes):
+    """A machine with few SMs, each of them as fast as in the whole machine."""
+    whole = load_machine(name)
+    part = sms / whole.sms
+    rates = {"bf16_tflops": whole.compute.bf16_tflops.value * part}
+    rates |= {rate: f"{getattr(whole.compute, rate).value * part:.0f} kB/s" for rate in ("l2_rate", "hbm_rate")}
+    return load_machine(name, {f"compute.{key}": value for key, value in {"sms": sms, **rates}.items()} | changes)
+
+
+H100, B200 = small(), small("hgx-b200")
+MACHINE = {"fa3": H100, "fa4": B200}
+
+
+def run(machine, shape, policy, engine="compiled", trace="full", granule=4096):
+    return simulate(build(machine, shape, policy), machine.fabric(shape.ranks, granule), engine, trace)
+
+
+def sent(trace):
+    """Bytes by source and destination."""
+    records, n = trace.outcome.granule_records, trace.program.n_gpus
+    matrix = np.zeros((n, n), dtype=np.int64)
+    np.add.at(matrix, (records["source"], records["destination"]), records["bytes"])
+    return matrix
+
+
+# --- bytes
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    ranks=st.sampled_from([1, 2, 3, 4]),
+    local_tokens=st.integers(1, 400),
+    local_heads=st.integers(1, 3),
+    batch=st.integers(1, 2),
+    head_dim=st.sampled_from([64, 128, 192]),
+    causal=st.booleans(),
+    family=st.sampled_from(["fa3", "fa4"]),
+    policy=st.sampled_from(sorted(POLICIES)),
+)
+def test_every_part_of_the_output_reaches_its_owner_exactly_once(
+    ranks, local_tokens, local_heads, batch, head_dim, causal, family, policy
+):
+    shape = Attention(
+        ranks * local_tokens, ranks * local_heads, head_dim, ranks, batch=batch, causal=causal, family=family
+    )
+    trace = run(MACHINE[family], shape, POLICIES[policy], granule=16384)
+    if POLICIES[policy].name == "compute_only" or ranks == 1:
+        assert not len(trace.outcome.granule_records)
+        return
+    each = batch * local_heads * local_tokens * head_dim * 2
+    assert sent(trace).tolist() == [[0 if a == b else each for b in range(ranks)] for a in range(ranks)]
+    assert sent(trace).sum(axis=1).tolist() == [shape.output_bytes_sent] * ranks
+    parts = (owner_bytes(shape, shape.tile(family)) > 0).sum(axis=(0, 1)) * batch * local_heads * ranks
+    arrived = trace.outcome.counters[:ranks]
+    assert arrived.tolist() == ([(ranks - 1) * batch * local_heads] * ranks if policy == "serial" else parts.tolist())
+
+
+def test_volumes_are_those_of_the_published_shapes():
+    """O per rank at P = 8 (MB): Wan 14B 84.7, HunyuanVideo 79.8, Wan TI2V-5B 18.3, FLUX.1 3.1; Q, K and V are three times
+    that without GQA."""
+    for tokens, heads, megabytes in ((75600, 40, 84.7), (118800, 24, 79.8), (27280, 24, 18.3), (4608, 24, 3.1)):
+        shape = Attention(tokens, heads, ranks=8)
+        assert shape.output_bytes_sent / 1e6 == pytest.approx(megabytes, abs=0.05)
+        assert shape.qkv_bytes_sent == 3 * shape.output_bytes_sent
+
+
+def test_kv_heads_shrink_what_goes_before_attention_until_they_are_replicated():
+    """Llama-3-70B: 64 query heads, 8 K and V heads, so Q, K and V are 1.25 times O; 4 heads on 8 ranks cost as much as 8."""
+    shape = Attention(8192, 64, ranks=8, kv_heads=8)
+    assert shape.qkv_bytes_sent == 1.25 * shape.output_bytes_sent
+    assert Attention(8192, 64, ranks=8, kv_heads=4).qkv_bytes_sent == shape.qkv_bytes_sent
+
+
+def test_a_tile_over_a_border_between_owners_goes_to_two():
+    """S / P = 200 rows: of the 128-row tiles of FA3 the second has 72 rows of rank 0 and 56 of rank 1."""
+    shape = Attention(400, 2, 128, 2, family="fa3")
+    rows = owner_bytes(shape, shape.tile("fa3")) // 256
+    assert rows[:, 0, :].tolist() == [[128, 0], [72, 56], [0, 128], [0, 16]]
+
+
+# --- order
+
+
+def test_non_causal_tiles_run_m_fastest_and_causal_ones_longest_first():
+    head, block = tile_order(Attention(512, 2), tile_of("fa3", 128, 128, causal=False, tokens=512), 0, False)
+    assert (head.tolist(), block.tolist()) == ([0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3])
+    causal = tile_of("fa3", 128, 128, causal=True, tokens=512)
+    head, block = tile_order(Attention(512, 2, causal=True), causal, 0, False)
+    assert (head.tolist(), block.tolist()) == ([0, 1, 0, 1, 0, 1, 0, 1], [3, 3, 2, 2, 1, 1, 0, 0])
+
+
+def test_a_section_holds_the_heads_whose_keys_and_values_fit_into_l2():
+    """K and V of 32768 tokens are 16.8 MB: two heads fit into FA3's 32 MiB, so heads 0 and 1 come before 2 and 3."""
+    shape = Attention(32768, 4, causal=True)
+    head, _ = tile_order(shape, tile_of("fa3", 128, 128, causal=True, tokens=32768), 0, False)
+    assert head[:4].tolist() == [0, 1, 0, 1]
+    assert set(head[: len(head) // 2]) == {0, 1}
+
+
+def test_a_rotated_rank_begins_with_the_rows_of_the_next_and_ends_with_its_own():
+    shape = Attention(1024, 4, ranks=4)
+    tile = tile_of("fa3", 128, 128, causal=False, tokens=1024)
+    blocks = [tile_order(shape, tile, rank, True)[1].tolist() for rank in range(4)]
+    assert blocks[0] == [2, 3, 4, 5, 6, 7, 0, 1]
+    assert blocks[3] == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+# --- times
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("family, causal", [("fa3", False), ("fa3", True), ("fa4", False), ("fa4", True)])
+def test_both_engines_agree_on_every_policy(name, family, causal):
+    shape = Attention(600, 6, 128, 3, batch=2, causal=causal, family=family)
+    machine = MACHINE[family]
+    reference, fast = (run(machine, shape, POLICIES[name], engine) for engine in ("simpy", "compiled"))
+    assert reference.outcome.same_as(fast.outcome) == []
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_one_rank_is_attention_alone(name):
+    shape = Attention(1000, 2)
+    alone, other = (run(H100, shape, policy) for policy in (POLICIES["compute_only"], POLICIES[name]))
+    assert other.outcome.lanes_end_ps == alone.outcome.lanes_end_ps
+    assert other.outcome.arrived_ps == 0
+
+
+def test_the_terms_of_the_serial_policy_add_up():
+    """Serial = attention + launch + permutation + bytes / bandwidth, each of which can be set."""
+    shape = Attention(4096, 8, ranks=4)
+    alone = run(H100, shape, Policy("compute_only")).outcome.lanes_end_ps
+    policy = Policy("serial", launch_ps=20_000_000, a2a_kbs=50_000_000, permute_kbs=1_000_000_000)
+    serial = run(H100, shape, policy).outcome.lanes_end_ps
+    permute = 2 * 4096 * 2 * 128 * 2 / 1e12 * 1e12
+    a2a = shape.output_bytes_sent / 50e9 * 1e12
+    assert serial == pytest.approx(alone + 20e6 + permute + a2a, rel=2e-3)
+
+
+def test_a_small_share_of_the_wire_is_hidden_by_piggyback_and_not_by_serial():
+    shape = Attention(4096, 8, ranks=4)
+    alone, serial, fused = (run(H100, shape, Policy(how)) for how in ("compute_only", "serial", "piggyback"))
+    assert serial.outcome.lanes_end_ps > 1.05 * alone.outcome.lanes_end_ps
+    assert fused.outcome.lanes_end_ps < 1.02 * alone.outcome.lanes_end_ps
+
+
+def test_reserved_sms_cost_whole_waves():
+    """24 tiles on 6 SMs are 4 waves; on the 4 that are left beside 2 reserved ones 6."""
+    shape = Attention(1536, 8, ranks=4)
+    machine = small(**{"compute.kernel_launch": "0 us"})
+    alone, reserved = (run(machine, shape, POLICIES[how]) for how in ("compute_only", "reserved_sms"))
+    assert reserved.outcome.lanes_end_ps / alone.outcome.lanes_end_ps == pytest.approx(6 / 4, abs=0.05)
+
+
+def test_the_wire_takes_s_star_over_s_of_the_time_of_attention():
+    """s* of 650 TFLOPS, 450 GB/s, P = 8: 632 tokens; in a run the egress is busy for s* / s of the time."""
+    assert crossover_tokens(650e12, 450e6, 8) == pytest.approx(632, abs=1)
+    assert crossover_tokens(1600e12, 900e6, 8) == pytest.approx(778, abs=1)
+    assert crossover_tokens(148e12, 450e6, 8) == pytest.approx(144, abs=1)
+    shape, machine = Attention(12672, 4, ranks=4), small()
+    trace = run(machine, shape, Policy("piggyback", rotation=True))
+    seconds = trace.outcome.lanes_end_ps / 1e12
+    rate = 4 * shape.tokens**2 * 128 / seconds
+    expected = crossover_tokens(rate, machine.drain_kbs("peer", 4), 4) / shape.tokens
+    busy = trace.outcome.ports["busy_ps"][:4] / trace.outcome.lanes_end_ps
+    assert busy == pytest.approx(expected, rel=0.01)
+
+
+def narrow(rate, room):
+    """Few SMs on a slow network: stores last longer than the start of the next tile."""
+    stage = {"stage.capacity_sm": "32 KiB", "stage.capacity_gpu": room}
+    return small(**{"interconnect.drain_rate": rate, "compute.kernel_launch": "0 us"}, **stage)
+
+
+def test_all_ranks_aiming_at_one_receiver_stall_and_rotated_ones_do_not():
+    """Each wave fills rows of one owner, so P - 1 remote senders share its ingress. A wave of 192 KiB fits into the stage
+    and takes 33 us of wire, a tile 82 us: one sender in time, three are late, seven far more so."""
+    machine = narrow("6 GB/s", "192 KiB")
+    stalls = []
+    for ranks in (2, 4, 8):
+        shape = Attention(8 * SMS * 128, 2 * ranks, ranks=ranks)
+        alone = run(machine, shape, Policy("compute_only")).outcome
+        aimed, rotated = (run(machine, shape, Policy("piggyback", rotation=turn)).outcome for turn in (False, True))
+        assert rotated.lanes["stall_ps"].sum() == 0
+        assert rotated.lanes_end_ps == alone.lanes_end_ps
+        stalls.append(int(aimed.lanes["stall_ps"].sum()) // ranks)
+    assert stalls[0] == 0
+    assert stalls[1] > 100e6
+    assert stalls[2] > 2 * stalls[1]
+
+
+def test_contracts_differ_in_when_a_slow_store_is_felt():
+    """A wave takes 24 us on the wire, a tile 41: FA3 meets the store 2.4 us into the next tile, and with a buffer of its
+    own for the output not at all."""
+    shape = Attention(4 * SMS * 128, 4, ranks=4)
+    machine = narrow("8 GB/s", "64 KiB")
+    policies = (Policy("compute_only"), *(Policy("piggyback", rotation=True, own_staging=own) for own in (False, True)))
+    ends = []
+    for policy in policies:
+        trace = run(machine, shape, policy)
+        mma = trace.program.lanes["role"] == trace.program.roles.index("mma")
+        ends.append(int(trace.outcome.lanes["end_ps"][mma].max()))
+    alone, early, late = ends
+    assert late == alone
+    tiles, window = 4, 2.4e6
+    held_up = 192 * 1024 * 3 / 4 / 8e9 * 1e12 - 64 * 1024 / 8e9 * 1e12 - window
+    assert early - alone == pytest.approx((tiles - 1) * held_up, rel=0.3)
+
+
+def test_a_cta_that_is_not_persistent_stays_until_its_store_is_out():
+    shape = Attention(4 * 256, 4, ranks=4, causal=True)
+    trace = run(B200, shape, POLICIES["piggyback"])
+    spans = trace.spans().sort_values(["lane", "start_us"])
+    by_role = {role: spans[(spans.role == role) & (spans.gpu == 0) & (spans.sm == 0)] for role in ("mma", "store")}
+    assert (by_role["mma"].start_us.to_numpy()[1:] >= by_role["store"].end_us.to_numpy()[:-1]).all()
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"heads": 6}, "ranks = 4.*cannot share out the heads.*a divisor of 6 heads"),
+        ({"tokens": 1001}, "tokens = 1001.*a multiple of 4 ranks"),
+        ({"kv_heads": 3}, "kv_heads = 3.*a divisor of 8 heads"),
+        ({"batch": 0}, "batch = 0: must be at least 1"),
+    ],
+)
+def test_shapes_that_cannot_be_shared_out_are_refused(change, said):
+    with pytest.raises(InputError, match=said):
+        Attention(**({"tokens": 1024, "heads": 8, "ranks": 4} | change))
+
+
+def test_machines_that_do_not_fit_are_refused():
+    shape = Attention(1024, 16, ranks=16)
+    with pytest.raises(InputError, match=r"ranks = 16: more than GPUs \(allowed: 1 to 8\)"):
+        build(H100, shape, Policy())
+    with pytest.raises(InputError, match="reserved_sms = 6: leaves no SM to compute"):
+        build(H100, Attention(1024, 8, ranks=4), Policy("reserved_sms", reserved_sms=6))
+    with pytest.raises(InputError, match=r"compute\.attention_mma_efficiency: is not given for hgx-h100"):
+        build(small(**{"compute.attention_mma_efficiency": None}), Attention(1024, 8), Policy())
+    with pytest.raises(InputError, match=r"interconnect\.collective_rate: is not given"):
+        bare = small(**{"interconnect.collective_rate": None})
+        build(bare, Attention(1024, 8, ranks=4), Policy("serial"))
+
+
+def test_policies_that_mean_nothing_are_refused():
+    with pytest.raises(InputError, match="policy = 'parallel': is unknown"):
+        Policy("parallel")
+    with pytest.raises(InputError, match="reserved_sms = 0: does not fit the policy"):
+        Policy("reserved_sms")
+    with pytest.raises(InputError, match="family = 'fa2': is unknown"):
+        tile_of("fa2", 128, 128, causal=False, tokens=1024)
+    with pytest.raises(InputError, match=r"head_dim = 512.*has no fa3 kernel"):
+        tile_of("fa3", 512, 512, causal=False, tokens=1024)

@@ -1,0 +1,302 @@
+"""MegaMoE schedules: every row is pulled, computed and returned once, whatever the policy, the routing and the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim import program as p
+from xstage.sim import routing
+from xstage.sim.errors import InputError
+from xstage.sim.execute import simulate
+from xstage.sim.machine import Machine
+from xstage.sim.placement import Placement, eplb
+from xstage.sim.pools import pools
+from xstage.sim.program import Program
+from xstage.sim.program_view import op_repeats
+from xstage.sim.schedules.megamoe import (
+    Alternating,
+    ExpertWave,
+    Interleaved,
+    Lag,
+    MegaMoe,
+    Policy,
+    Unfused,
+    build,
+)
+from xstage.sim.topology import mirrored
+from xstage.sim.trace import Trace
+
+MACHINES = {name: load_machine(name) for name in ("hgx-b200", "hgx-h100")}
+SM100, SM90 = "hgx-b200", "hgx-h100"
+CASES: list[tuple[str, Policy]] = [
+    (SM100, Unfused()),
+    (SM100, ExpertWave(experts_per_wave=1)),
+    (SM100, ExpertWave(readiness="k_block")),
+    (SM100, Alternating()),
+    (SM100, Alternating(warm_up=1, readiness="block")),
+    (SM100, Interleaved(lead_rows=0)),
+    (SM100, Interleaved(lead_rows=200)),
+    (SM100, Interleaved(ready=True)),
+    (SM90, Unfused()),
+    (SM90, ExpertWave(experts_per_wave=2)),
+    (SM90, Lag(lag=1, group=1)),
+    (SM90, Lag(lag=2, group=2, unit=2)),
+    (SM90, Interleaved(lead_rows=64, ready=True)),
+]
+EACH_CASE = pytest.mark.parametrize(("name", "policy"), CASES, ids=lambda case: str(case))
+
+
+def shape_for(name: str, tokens: int, **changes: Any) -> MegaMoe:
+    sizes = {"hidden": 1024, "intermediate": 512, "experts": 16, "topk": 3, "ranks": 4} | changes
+    return MegaMoe(tokens=tokens, numbers="w4a8" if name == SM100 else "w8a8", **sizes)
+
+
+def routed(shape: MegaMoe, seed: int = 0) -> routing.Routing:
+    rng = np.random.default_rng(seed)
+    return routing.balanced(shape.ranks, shape.tokens, shape.topk, shape.experts, rng)
+
+
+def run(machine: Machine, shape: MegaMoe, program: Program, **options: Any) -> Trace:
+    return simulate(program, machine.fabric(shape.ranks, 4096), **options)
+
+
+def table_of_moves(program: Program, trace: Trace, kind: int) -> np.ndarray:
+    """Bytes of ops of a kind, by GPU of the lane that ran it and GPU at the other end. [gpus, gpus]"""
+    records = trace.outcome.op_records
+    records = records[(records["op"] >= 0)]
+    ops = program.ops[records["op"]]
+    mine = ops["kind"] == kind
+    gpu, ops = program.lanes["gpu"][records["lane"][mine]], ops[mine]
+    table = np.zeros((program.n_gpus, program.n_gpus), dtype=np.int64)
+    if kind == p.LOAD:
+        np.add.at(table, (gpu, ops["target"]), ops["bytes"])
+        return table
+    rows = program.destinations[ops["target"]]
+    for at in range(program.n_gpus):
+        share = rows["first"] + np.minimum(at, rows["n_shares"] - 1)
+        used = at < rows["n_shares"]
+        shares = program.shares[share[used]]
+        np.add.at(table, (gpu[used], shares["gpu"]), shares["bytes"])
+    return table
+
+
+def check_conservation(
+    shape: MegaMoe, rows: routing.Routing, placement: Placement, program: Program, trace: Trace
+) -> None:
+    """Pulled, returned and combined once, at the right rank, and no time is lost or counted twice."""
+    between = pools(rows, placement).rows_between
+    assert np.array_equal(table_of_moves(program, trace, p.LOAD), between * shape.pull_bytes)
+    stored = table_of_moves(program, trace, p.STORE)
+    away = ~np.eye(shape.ranks, dtype=bool)
+    assert np.array_equal(stored[away], (between * shape.return_bytes(shape.hidden))[away])
+    assert np.array_equal(np.diag(stored) > 0, np.diag(between) > 0) or program.meta["policy"]["name"] == "unfused"
+    check_waits(program, trace)
+
+
+def check_waits(program: Program, trace: Trace) -> None:
+    """Every counter ends where those who wait for it expect, so that nobody went on before everything had come."""
+    repeats = op_repeats(program)
+    waited = (program.ops["kind"] == p.WAIT) & (repeats > 0)
+    most = np.zeros(len(program.counters), dtype=np.int64)
+    np.maximum.at(most, program.ops["counter"][waited], program.ops["count"][waited])
+    assert np.array_equal(trace.outcome.counters[most > 0], most[most > 0])
+    assert (trace.outcome.lanes["stall_ps"].sum() + trace.outcome.lanes["wait_ps"].sum()) <= (
+        len(program.lanes) * trace.makespan_ps
+    )
+
+
+@EACH_CASE
+@settings(max_examples=6)
+@given(tokens=st.integers(0, 300), topk=st.integers(1, 4), per_rank=st.integers(1, 4), seed=st.integers(0, 99))
+def test_every_row_is_pulled_computed_and_returned_once(
+    name: str, policy: Policy, tokens: int, topk: int, per_rank: int, seed: int
+) -> None:
+    shape = shape_for(name, tokens, topk=topk, experts=4 * per_rank)
+    rows = routed(shape, seed)
+    machine = MACHINES[name]
+    program = build(machine, shape, policy, rows)
+    trace = run(machine, shape, program, trace="full")
+    placement = Placement(np.arange(shape.experts), shape.experts, shape.ranks)
+    check_conservation(shape, rows, placement, program, trace)
+
+
+@EACH_CASE
+def test_tiles_cover_every_block_once(name: str, policy: Policy) -> None:
+    shape = shape_for(name, 200)
+    rows = routed(shape)
+    program = build(MACHINES[name], shape, policy, rows)
+    kernel = program.meta["kernel"]
+    per_task = kernel["cluster"]
+    for phase, n_blocks in (("l1", kernel["l1_n_blocks"]), ("l2", kernel["l2_n_blocks"])):
+        tasks = program.tasks[program.tasks["phase"] == program.phases.index(phase)]
+        assert len(tasks) * per_task == sum(program.meta["m_blocks"]) * n_blocks
+        _, times = np.unique(tasks[["m_block", "n_block"]], return_counts=True)
+        assert times.max() <= shape.ranks
+
+
+@EACH_CASE
+def test_both_engines_agree(name: str, policy: Policy) -> None:
+    shape = shape_for(name, 70, ranks=2, experts=8)
+    machine = MACHINES[name]
+    program = build(machine, shape, policy, routed(shape))
+    outcomes = [run(machine, shape, program, engine=engine, trace="full").outcome for engine in ("simpy", "compiled")]
+    assert outcomes[0].same_as(outcomes[1]) == []
+
+
+@EACH_CASE
+def test_all_tokens_may_go_to_one_rank(name: str, policy: Policy) -> None:
+    shape = shape_for(name, 100)
+    load = np.where(np.arange(shape.experts) // 4 == 2, 1.0, 0.0)
+    rows = routing.from_histogram(load, shape.ranks, shape.tokens, shape.topk, np.random.default_rng(0))
+    machine = MACHINES[name]
+    program = build(machine, shape, policy, rows)
+    trace = run(machine, shape, program, trace="full")
+    placement = Placement(np.arange(shape.experts), shape.experts, shape.ranks)
+    check_conservation(shape, rows, placement, program, trace)
+    assert table_of_moves(program, trace, p.STORE)[[0, 1, 3]].sum() == 0
+
+
+@EACH_CASE
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_few_tokens_end_soon(name: str, policy: Policy, tokens: int) -> None:
+    shape = shape_for(name, tokens)
+    machine = MACHINES[name]
+    trace = run(machine, shape, build(machine, shape, policy, routed(shape)))
+    assert trace.makespan_ps < 100e6
+    assert trace.outcome.lanes["stall_ps"].sum() == 0
+
+
+def test_one_expert_on_one_rank_moves_nothing() -> None:
+    shape = shape_for(SM100, 100, experts=1, topk=1, ranks=1)
+    machine = MACHINES[SM100]
+    trace = run(machine, shape, build(machine, shape, ExpertWave(), routed(shape)))
+    assert trace.outcome.ports["bytes"].sum() == 0
+
+
+def test_more_ranks_than_experts_need_redundant_ones() -> None:
+    shape = shape_for(SM100, 40, experts=2, topk=1)
+    machine, rows = MACHINES[SM100], routed(shape)
+    with pytest.raises(InputError, match="experts must divide evenly over ranks"):
+        build(machine, shape, ExpertWave(), rows)
+    placement = eplb(rows.expert_rows, n_replicas=4, n_ranks=4)
+    program = build(machine, shape, ExpertWave(), rows, placement)
+    check_conservation(shape, rows, placement, program, run(machine, shape, program, trace="full"))
+
+
+def test_experts_that_do_not_divide_over_ranks_are_refused() -> None:
+    shape = shape_for(SM100, 40, experts=18)
+    with pytest.raises(InputError, match=r"n_experts = 18: experts must divide evenly over ranks"):
+        build(MACHINES[SM100], shape, ExpertWave(), routed(shape))
+
+
+def smallest_ring(name: str, shape: MegaMoe, policy: Any, rows: routing.Routing) -> int:
+    """What the refusal of a ring of one m-block says is needed; 1 if that is enough."""
+    try:
+        build(MACHINES[name], shape, policy, rows)
+    except InputError as error:
+        return int(str(error.allowed).split()[0])
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        (SM100, lambda ring: ExpertWave(experts_per_wave=2, ring_m_blocks=ring)),
+        (SM100, lambda ring: Alternating(warm_up=1, ring_m_blocks=ring)),
+        (SM90, lambda ring: Lag(lag=2, group=1, unit=1, ring_m_blocks=ring)),
+        (SM90, lambda ring: Lag(lag=1, group=2, unit=4, ring_m_blocks=ring)),
+    ],
+)
+@settings(max_examples=6)
+@given(tokens=st.integers(100, 1500), seed=st.integers(0, 99))
+def test_the_smallest_ring_that_is_allowed_is_large_enough(name: str, make: Any, tokens: int, seed: int) -> None:
+    shape = shape_for(name, tokens)
+    rows = routed(shape, seed)
+    ring = smallest_ring(name, shape, make(1), rows)
+    machine = MACHINES[name]
+    program = build(machine, shape, make(ring), rows)
+    assert run(machine, shape, program).makespan_ps > 0
+
+
+def test_a_ring_slows_the_pull_down_to_the_pace_of_l2() -> None:
+    shape = shape_for(SM90, 1500)
+    machine, rows = MACHINES[SM90], routed(shape)
+    waits = []
+    for ring in (0, 20):
+        program = build(machine, shape, Lag(lag=2, group=1, unit=2, ring_m_blocks=ring), rows)
+        trace = run(machine, shape, program)
+        dispatch = program.lanes["role"] == program.roles.index("dispatch")
+        waits.append(int(trace.outcome.lanes["wait_ps"][dispatch, p.CAUSES.index("ring")].sum()))
+    assert waits[0] == 0 < waits[1]
+
+
+def test_a_ring_too_small_is_refused_with_what_it_needs() -> None:
+    shape = shape_for(SM90, 1500)
+    with pytest.raises(InputError, match=r"ring_m_blocks = 2: cannot hold .* \(allowed: \d+ or more, or 0 for none\)"):
+        build(MACHINES[SM90], shape, Lag(lag=4, group=2, unit=2, ring_m_blocks=2), routed(shape))
+
+
+@pytest.mark.parametrize(("name", "policy"), [(SM100, ExpertWave()), (SM100, Alternating()), (SM90, Lag())])
+def test_one_rank_and_its_mirror_stand_for_all(name: str, policy: Policy) -> None:
+    """Within 3 % on balanced routing."""
+    shape = shape_for(name, 2048, hidden=2048, intermediate=1024, experts=32, topk=4)
+    machine, rows = MACHINES[name], routed(shape)
+    whole = run(machine, shape, build(machine, shape, policy, rows)).makespan_ps
+    fabric = mirrored(machine.fabric(shape.ranks, 4096))
+    one = simulate(build(machine, shape, policy, rows, ranks="symmetric"), fabric).makespan_ps
+    assert one == pytest.approx(whole, rel=0.03)
+
+
+def test_a_mirror_refuses_ranks_that_are_not_alike() -> None:
+    few = shape_for(SM100, 63)
+    with pytest.raises(InputError, match="too few for ranks: symmetric"):
+        build(MACHINES[SM100], few, ExpertWave(), routed(few), ranks="symmetric")
+    shape = shape_for(SM100, 512)
+    rng = np.random.default_rng(0)
+    rows = routing.hot_expert(4, 512, 3, 16, rng, max_over_mean=2, n_hot=4)
+    with pytest.raises(InputError, match="differ too much for ranks: symmetric"):
+        build(MACHINES[SM100], shape, ExpertWave(), rows, ranks="symmetric")
+
+
+def test_a_rank_that_starts_late_makes_all_wait() -> None:
+    shape = shape_for(SM100, 64)
+    machine, rows = MACHINES[SM100], routed(shape)
+    on_time = run(machine, shape, build(machine, shape, ExpertWave(), rows)).makespan_ps
+    late = run(machine, shape, build(machine, shape, ExpertWave(), rows, starts_ps=[0, 50_000_000, 0, 0])).makespan_ps
+    assert late == pytest.approx(on_time + 50_000_000, abs=3_000_000)
+
+
+def test_a_shared_expert_is_neither_pulled_nor_returned() -> None:
+    machine, rows = MACHINES[SM100], routed(shape_for(SM100, 200))
+    traces = []
+    for shared in (0, 1):
+        shape = shape_for(SM100, 200, shared_experts=shared)
+        program = build(machine, shape, Alternating(), rows)
+        trace = run(machine, shape, program, trace="full")
+        traces.append([table_of_moves(program, trace, kind) for kind in (p.LOAD, p.STORE)])
+    away = ~np.eye(4, dtype=bool)
+    assert np.array_equal(traces[0][0], traces[1][0])
+    assert np.array_equal(traces[0][1][away], traces[1][1][away])
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "changes", "message"),
+    [
+        (SM100, Lag(), {}, "is a schedule of SM90 kernels"),
+        (SM90, Alternating(), {}, "is a schedule of SM100 kernels"),
+        (SM90, ExpertWave(), {"numbers": "w4a8"}, "needs FP4 Tensor Cores"),
+        (SM100, ExpertWave(), {"hidden": 1000}, "does not divide into tiles"),
+        (SM100, ExpertWave(experts_per_wave=0), {}, "must be at least 1"),
+        (SM100, Interleaved(lead_rows=-1), {}, "must be 0 or more"),
+    ],
+)
+def test_what_a_kernel_cannot_run_is_refused(name: str, policy: Policy, changes: dict[str, Any], message: str) -> None:
+    sizes = {"hidden": 1024, "intermediate": 512, "experts": 16, "topk": 3, "ranks": 4, "numbers": "w8a8"} | changes
+    shape = MegaMoe(tokens=64, **sizes)
+    with pytest.raises(InputError, match=message):
+        build(MACHINES[name], shape, policy, routed(shape))

@@ -1,0 +1,134 @@
+"""The commands that measure real hardware: `xstage calibrate` and `xstage validate`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .output import print_json, show, table, with_common_fields
+
+Backend = Annotated[str, typer.Option(help="Where to measure: cpu (non-temporal stores of this computer's cores).")]
+Producers = Annotated[int, typer.Option(help="Cores that store at the same time.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A few seconds instead of up to a minute, less precise.")]
+Seed = Annotated[int, typer.Option(help="Draws the order of measurements, and the programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add both commands to the command line."""
+    app.command()(calibrate)
+    app.command()(validate)
+
+
+def calibrate(
+    backend: Backend = "cpu",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write a machine file (.yaml).")] = None,
+    producers: Producers = 1,
+    quick: Quick = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure T_iss0, R and Q of real hardware."""
+    from .hw_validate.validate import calibrate as calibrated
+
+    started = time.perf_counter()
+    if output is not None:
+        _check_suffix(output, "-o", (".yaml", ".yml"))
+    with _progress() as progress:
+        found = calibrated(backend, producers=producers, quick=quick, seed=seed, progress=progress)
+    if output is not None:
+        found.write(output)
+    answer: dict[str, Any] = {"calibration": found.as_dict()} | ({"machine": str(output)} if output else {})
+    if as_json:
+        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}, seed))
+    else:
+        show(*_calibration_parts(answer["calibration"]), *(["", f"written to {output}"] if output else []))
+
+
+def validate(
+    backend: Backend = "cpu",
+    report: Annotated[Path | None, typer.Option(help="Write everything to this .html file.")] = None,
+    ops: Annotated[Path | None, typer.Option(help="Write both times of every op to this .parquet file.")] = None,
+    producers: Producers = 1,
+    quick: Quick = False,
+    programs: Annotated[int | None, typer.Option(help="How many unseen programs to run.", show_default=False)] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Calibrate, run programs that calibration never saw, and compare them with the simulator."""
+    from .hw_validate.validate import validate as validated
+
+    started = time.perf_counter()
+    for path, option, suffixes in ((report, "--report", (".html",)), (ops, "--ops", (".parquet",))):
+        if path is not None:
+            _check_suffix(path, option, suffixes)
+    with _progress() as progress:
+        found = validated(
+            backend, producers=producers, quick=quick, seed=seed, programs=programs, progress=progress
+        )
+    if report is not None:
+        found.report(report)
+    if ops is not None:
+        found.write_ops(ops)
+    answer = found.as_dict()
+    answer |= {name: str(path) for name, path in (("report", report), ("ops", ops)) if path is not None}
+    if as_json:
+        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}, seed))
+        return
+    replay = answer["replay"]
+    rows = [
+        ("programs", f"{replay['programs']}, of which {replay['programs_with_stall']} with stall"),
+        ("issue time, median error", f"{replay['median_abs_error_pct']:.1f} %"),
+        ("issue time, 90 % are within", f"{replay['p90_abs_error_pct']:.1f} %"),
+        ("stall, mean error", f"{replay['stall_mean_abs_error_ns']:.1f} ns a store"),
+        ("noise from repeat to repeat", f"{replay['noise_pct']:.1f} %"),
+        ("verdict", replay["verdict"]),
+    ]
+    show(*_calibration_parts(answer["calibration"]), "", table("unseen programs: simulated against measured", ("", ""), rows))
+    for path in (report, ops):
+        if path is not None:
+            show(f"written to {path}")
+
+
+def _calibration_parts(found: dict[str, Any]) -> list[Any]:
+    between = found["intervals"]
+    rows = [
+        ("T_iss0", f"{found['t_iss0_ns']:.1f} ns", _interval(between["t_iss0_ns"], 1, ".1f"),
+         f"to issue {found['reference_bytes'] / 1024:g} KiB"),
+        ("R", f"{found['drain_gbs']:.2f} GB/s", _interval(between["drain_gbs"], 1, ".2f"), "drain rate"),
+        ("Q", f"{found['capacity_bytes'] / 1024:.2f} KiB", _interval(between["capacity_bytes"], 1024, ".2f"),
+         "outstanding capacity"),
+        ("knee", f"{found['knee_bytes'] / 1024:.2f} KiB", _interval(between["knee_bytes"], 1024, ".2f"),
+         "largest isolated burst of a producer without stall"),
+    ]  # fmt: skip
+    title = f"{found['host']['processor']}, {found['producers']} producing: the law is off by {found['residual_pct']:.1f} %"
+    return [table(title, ("", "value", "95 % interval", "what it is"), rows)]
+
+
+def _interval(bounds: list[float], scale: float, spec: str) -> str:
+    return " to ".join(format(bound / scale, spec) for bound in bounds)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, float], None]]:
+    """A callback that shows on standard error what is being done, if it is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda doing, share: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("Starting") as status:
+        yield lambda doing, share: status.update(f"{doing[:1].upper()}{doing[1:]}: {100 * share:.0f} %")
+
+
+def _check_suffix(path: Path, option: str, allowed: tuple[str, ...]) -> None:
+    from .sim.errors import InputError
+
+    if path.suffix not in allowed:
+        raise InputError("has no suffix that can be written", field=option, value=str(path), allowed=allowed)
