@@ -59,7 +59,7 @@ def test_every_scenario_of_the_catalogue_builds_and_asks_a_question(name):
     program, fabric = build_program(resolved)
     assert resolved.scenario.name == name
     assert resolved.scenario.question.endswith("?")
-    assert program.n_gpus == fabric.n_gpus == resolved.scenario.workload.gpus
+    assert program.n_gpus == fabric.n_gpus <= resolved.scenario.workload.gpus
     assert len(program.ops) > 0
 
 

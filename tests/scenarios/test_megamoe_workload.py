@@ -31,7 +31,7 @@ def scenario(**changes: Any) -> Resolved:
         {"routing": {"kind": "zipf", "max_over_mean": 3.0}, "placement": {"kind": "eplb", "redundant": 4}},
         {"routing": {"kind": "hot_expert", "max_over_mean": 2.0}},
         {"routing": {"kind": "histogram", "load": [1.0] * 15 + [4.0], "masked": 0.2}},
-        {"tokens": 256, "ranks": "symmetric"},
+        {"tokens": 4096, "ranks": "symmetric"},
         {"combine": "fp8", "shared_experts": 1, "starts": ["0 us", "3 us", "0 us", "0 us"]},
     ],
     ids=str,

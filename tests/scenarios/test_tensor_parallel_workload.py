@@ -1,0 +1,45 @@
+"""Facts about the workload `tensor_parallel`: what is written, what it becomes, and what is refused."""
+
+import pytest
+from xstage.scenarios.loader import build_program, load
+from xstage.sim.errors import InputError
+from xstage.sim.execute import simulate
+from xstage.sim.schedules.tensor_parallel import Policy, TensorParallel
+
+
+def scenario(**workload):
+    sizes = {"operation": "gemm_rs", "m": 1024, "n": 512, "k": 2048, "gpus": 4}
+    return load({"question": "?", "machine": "hgx-h100", "workload": {"kind": "tensor_parallel", **sizes, **workload}})
+
+
+@pytest.mark.parametrize(
+    "written, plain",
+    [
+        ("fused", Policy("fused")),
+        ({"name": "reshaped", "pieces": 2}, Policy("reshaped", pieces=2)),
+        ({"name": "reserved_sms", "sms": 16}, Policy("reserved_sms", reserved_sms=16)),
+        ({"name": "serial", "collective": "300 GB/s"}, Policy("serial", collective_kbs=300_000_000)),
+    ],
+)
+def test_policies_are_written_as_text_or_with_their_terms(written, plain):
+    assert scenario(policy=written).scenario.workload.plain_policy() == plain
+
+
+def test_a_scenario_becomes_a_shape_and_runs():
+    resolved = scenario(operation="gemm_ar", algorithm="multicast")
+    assert resolved.scenario.workload.shape() == TensorParallel("gemm_ar", 1024, 512, 2048, 4, "multicast")
+    program, fabric = build_program(resolved)
+    assert simulate(program, fabric).outcome.arrived_ps > 0
+
+
+@pytest.mark.parametrize(
+    "workload, said",
+    [
+        ({"operation": "gemm_sr"}, r"workload\.operation = 'gemm_sr'.*did you mean 'gemm_rs'\?"),
+        ({"policy": "reserved_sms"}, r"policy\.sms: is missing"),
+        ({"m": 1023}, "m = 1023: cannot be shared out evenly"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(workload, said):
+    with pytest.raises(InputError, match=said):
+        scenario(**workload).program()
