@@ -10,7 +10,7 @@ workload:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -18,13 +18,14 @@ from ..sim.checked import Checked, refusal
 from ..sim.machine import Machine
 from ..sim.quantities import Count, Rate, Text, Time
 from .attention_models import attention_model
-from .workload import Workload
+from .workload import PolicyChoice, Setting, Workload
 
 if TYPE_CHECKING:
     from ..sim.program import Program
     from ..sim.schedules import attention_a2a
 
 SIZES = ("heads", "tokens")
+ROTATION = Setting("rotation", "each rank begins with the rows of the next", 0, 1, flag=True)
 
 
 class Simple(Checked):
@@ -83,7 +84,7 @@ class AttentionWorkload(Workload):
     """Forward attention on `gpus` ranks that share the heads, and the All-to-All of its output.
 
     `tokens` is the whole sequence, `heads` those of all ranks. What a `model` does not say, or the scenario replaces, is
-    given beside it. `family` is the kernel, by default that of the machine.
+    given beside it. `family` is the kernel, by default that of the machine. `starts` delays the launch of ranks.
     """
 
     kind: Literal["attention_a2a"]
@@ -98,6 +99,7 @@ class AttentionWorkload(Workload):
     causal: bool | None = None
     family: Literal["fa3", "fa4"] | None = None
     policy: Policy = Field(default=Piggyback(name="piggyback"))
+    starts: list[Time] = Field(default=[])
 
     @model_validator(mode="before")
     @classmethod
@@ -124,7 +126,25 @@ class AttentionWorkload(Workload):
 
         return PlainPolicy(self.policy.name, **self.policy.terms())
 
+    def policies(self, machine: Machine) -> Mapping[str, PolicyChoice]:
+        sms = Setting("sms", "SMs that only copy", 1, max(1, machine.sms // 4), usual=min(8, machine.sms))
+        staging = Setting("own_staging", "a buffer of its own for the output tile", 0, 1, flag=True)
+        return {
+            "serial": PolicyChoice("attention, then an All-to-All of its own"),
+            "comm_warp": PolicyChoice("a warp of each SM copies finished tiles to their owners", (ROTATION,)),
+            "reserved_sms": PolicyChoice("some SMs copy finished tiles and compute nothing", (sms, ROTATION)),
+            "piggyback": PolicyChoice("the store of each tile goes to its owner at once", (staging, ROTATION)),
+        }
+
+    def with_policy(self, name: str, parameters: Mapping[str, int | bool]) -> Self:
+        """As for every workload; what this one says about `rotation` goes for the other policy too."""
+        kept = {"rotation": True} if name != "serial" and getattr(self.policy, "rotation", False) else {}
+        return super().with_policy(name, kept | dict(parameters))
+
+    def without_sending(self) -> Self | None:
+        return None if self.policy.name == "compute_only" else self.with_policy("compute_only", {})
+
     def build(self, machine: Machine, seed: int) -> Program:
         from ..sim.schedules import attention_a2a
 
-        return attention_a2a.build(machine, self.shape(), self.plain_policy())
+        return attention_a2a.build(machine, self.shape(), self.plain_policy(), self.starts)

@@ -1,4 +1,4 @@
-"""The machines and scenarios that come with xstage, by name, and the rule that tells a name from a file.
+"""The machines, scenarios and studies that come with xstage, by name, and the rule that tells a name from a file.
 
 An entry is a YAML file of this package, named by its stem. What ends in .yaml or .yml, or has a folder in it, is a file of
 one's own; anything else is a name.
@@ -15,9 +15,13 @@ from typing import Literal
 
 from ..sim.checked import Place, closest
 
-Kind = Literal["machine", "scenario"]
+Kind = Literal["machine", "scenario", "study"]
 
-FOLDERS: dict[Kind, tuple[str, ...]] = {"machine": ("machines",), "scenario": ("microbenchmarks", "workloads")}
+FOLDERS: dict[Kind, tuple[str, ...]] = {
+    "machine": ("machines",),
+    "scenario": ("microbenchmarks", "workloads"),
+    "study": ("studies",),
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def find(
 
 
 def find_any(name: str) -> Entry:
-    """The entry of that name, of either kind. Raises `InputError` with the closest name if there is none."""
+    """The entry of that name, of any kind. Raises `InputError` with the closest name if there is none."""
     known = {entry.name: entry for entry in entries()}
     if name not in known:
         raise Place().error(f"is not in the catalogue{closest(name, known)}", ("name",), name, known)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.resources.abc import Traversable
 from pathlib import Path as FilePath
 from typing import Any
@@ -81,6 +82,7 @@ def read(file: FilePath | Traversable) -> Document:
     return document
 
 
+@lru_cache(maxsize=64)  # a sweep reads the same few files for each of its points, and reading is most of the work
 def parse(text: str, file: str) -> Document:
     """The document in `text`; `file` names it in errors. Raises `InputError` with the line for what is no YAML."""
     try:

@@ -49,9 +49,20 @@ def load(
     `overrides` maps paths such as 'workload.burst' or 'machine.interconnect.drain_rate' to values as YAML would have
     them; `label` names their origin in errors. Raises `InputError` naming file, line, field, value and what is allowed.
     """
-    document, file = _written(scenario)
-    for path, value in (overrides or {}).items():
-        document = _replaced(document, path, value, label)
+    document, file = written(scenario)
+    changes = {path: literal(value, Place(option=f"{label} {path}")) for path, value in (overrides or {}).items()}
+    return load_document(document, file, changes, label)
+
+
+def load_document(
+    document: Document, file: File | None, changes: Mapping[str, Document], label: str = "override"
+) -> Resolved:
+    """As `load`, for a scenario that was read already, and changes that know their place.
+
+    Files that the scenario names are looked for beside `file`.
+    """
+    for path, change in changes.items():
+        document = _replaced(document, path, change, label)
     checked = check(Scenario, document.data, document.place)
     return _resolved(checked, document, file)
 
@@ -98,13 +109,18 @@ def schemas() -> dict[str, Any]:
     return {"scenario": Scenario.model_json_schema(), "machine": Machine.model_json_schema()}
 
 
-def _written(scenario: str | FilePath | Mapping[str, Any] | Scenario) -> tuple[Document, File | None]:
-    """What was written, with the scenario's name, and the file if there is one."""
+def written(
+    scenario: str | FilePath | Mapping[str, Any] | Scenario, place: Place | None = None, beside: File | None = None
+) -> tuple[Document, File | None]:
+    """What was written, with the scenario's name, and the file if there is one.
+
+    A name that stands at `place` in the file `beside` is looked for there. Raises `InputError`.
+    """
     if isinstance(scenario, Scenario):
         return Document(scenario.model_dump()), None
     if isinstance(scenario, Mapping):
         return Document({"name": "unnamed", **scenario}), None
-    file = catalogue.find(scenario, "scenario")
+    file = catalogue.find(scenario, "scenario", place, beside)
     document = read(file)
     if not isinstance(document.data, dict):
         raise document.place(()).error("must be a mapping", (), allowed="the keys of a scenario")
@@ -113,13 +129,12 @@ def _written(scenario: str | FilePath | Mapping[str, Any] | Scenario) -> tuple[D
     return document, file
 
 
-def _replaced(document: Document, path: str, value: Any, label: str) -> Document:
+def _replaced(document: Document, path: str, change: Document, label: str) -> Document:
     """`document` with one value replaced; a path into the machine becomes an override of the machine."""
     keys = split_path(path, label)
-    change = literal(value, Place(option=f"{label} {path}"))
     if keys[0] not in Scenario.model_fields:
         known = list(Scenario.model_fields)
-        raise change.place(()).error(f"is not a known key{closest(keys[0], known)}", keys, value, known)
+        raise change.place(()).error(f"is not a known key{closest(keys[0], known)}", keys, change.data, known)
     if keys[0] == "machine" and len(keys) > 1 and isinstance(document.data.get("machine"), str):
         named = document.part("machine")
         document = document.put(("machine",), Document({"base": named.data}, named.places))

@@ -13,15 +13,16 @@ workload:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..sim.checked import Checked, refusal
 from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, Fraction, Positive, Text, Time
+from .megamoe_policies import choices
 from .models import model as known_model
-from .workload import Workload
+from .workload import PolicyChoice, Workload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -242,6 +243,17 @@ class MegaMoeWorkload(Workload):
 
         whole = super().fabric(machine, granule)
         return mirrored(whole) if self.ranks == "symmetric" else whole
+
+    def policies(self, machine: Machine) -> Mapping[str, PolicyChoice]:
+        copies = self.placement.redundant if isinstance(self.placement, Eplb) else 0
+        return choices(machine, self.shape(), self.release, copies)
+
+    def without_imbalance(self) -> Self | None:
+        masked = self.routing.masked
+        return None if self.routing.kind == "balanced" else self._with(routing={"kind": "balanced", "masked": masked})
+
+    def without_late_ranks(self) -> Self | None:
+        return self._with(starts=[]) if any(self.starts) else None
 
     def _routed(self, shape: MegaMoe, rng: np.random.Generator) -> Routed:
         from ..sim import routing as make

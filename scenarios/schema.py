@@ -30,7 +30,7 @@ def _off(value: Any) -> Any:
     return "off" if value is False else value  # YAML reads a bare `off` as false
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     if "\n" in text.strip():
         raise refusal("must be one line")
     return text.strip()
@@ -56,7 +56,7 @@ class Scenario(Checked):
     """A scenario as it is written; `resolve` in scenarios/loader.py gives it its machine."""
 
     name: Text
-    question: Annotated[Text, AfterValidator(_one_line)]
+    question: Annotated[Text, AfterValidator(one_line)]
     machine: MachineChoice
     workload: AnyWorkload
     granule: Size | None = None

@@ -1,17 +1,54 @@
-"""What every kind of workload has; scenarios/workloads.py lists the kinds."""
+"""What every kind of workload has; scenarios/workloads.py lists the kinds.
+
+A workload that can run under several policies says so in `policies`: `compare` and `tune` know them from there. The
+`without_...` methods take one thing away that costs time; `explain` asks for them. All have defaults that say "nothing".
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
-from ..sim.checked import Checked
+from ..sim.checked import Checked, check
 from ..sim.machine import Machine
 from ..sim.quantities import Count
 
 if TYPE_CHECKING:
     from ..sim.program import Program
     from ..sim.topology import Fabric
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A whole number of a policy, `key` in the scenario, that a person can choose: low, low + step, ... up to high.
+
+    `meaning` is what it is called where the kernel is written. `usual` is the value where the policy needs one and nobody
+    chose; None: the policy chooses for itself. A `flag` is 0 or 1 here and false or true in the scenario. `is_lead` marks
+    a row lead D, whose smallest good value is the knee.
+    """
+
+    key: str
+    meaning: str
+    low: int
+    high: int
+    step: int = 1
+    usual: int | None = None
+    flag: bool = False
+    is_lead: bool = False
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """A policy that a workload can run under: what it does, and what of it can be set."""
+
+    meaning: str
+    settings: tuple[Setting, ...] = ()
+
+    def usual(self) -> dict[str, int | bool]:
+        """What has to be given where nobody chose."""
+        return {s.key: bool(s.usual) if s.flag else s.usual for s in self.settings if s.usual is not None}
 
 
 class Workload(Checked):
@@ -27,3 +64,26 @@ class Workload(Checked):
     def fabric(self, machine: Machine, granule: int | None) -> Fabric:
         """What the Program runs on: the machine's first `gpus` GPUs, cut into granules of `granule` bytes."""
         return machine.fabric(self.gpus, granule)
+
+    def policies(self, machine: Machine) -> Mapping[str, PolicyChoice]:
+        """The policies to choose from, on whatever machine; one of them may still refuse this machine or shape."""
+        return {}
+
+    def with_policy(self, name: str, parameters: Mapping[str, int | bool]) -> Self:
+        """The same under another policy. Raises `InputError` for a name or parameter that it does not have."""
+        return self._with(policy={"name": name, **parameters})
+
+    def without_imbalance(self) -> Self | None:
+        """The same with work spread evenly over ranks; None where it already is."""
+        return None
+
+    def without_late_ranks(self) -> Self | None:
+        """The same with all ranks starting at once; None where they do."""
+        return None
+
+    def without_sending(self) -> Self | None:
+        """The same computation with nothing sent; None where there is no such schedule."""
+        return None
+
+    def _with(self, **changes: Any) -> Self:
+        return check(type(self), self.model_dump() | changes)

@@ -15,6 +15,7 @@ from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, SizeOrZero, Time
 from .attention import AttentionWorkload
 from .megamoe import MegaMoeWorkload
+from .tensor_parallel import TensorParallelWorkload
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "attention_a2a": AttentionWorkload,
     "burst_train": BurstTrainWorkload,
     "megamoe": MegaMoeWorkload,
+    "tensor_parallel": TensorParallelWorkload,
 }
 
 

@@ -101,13 +101,10 @@ def _whole_ps(us: Floats) -> Ints:
     return np.ceil(us * PS_PER_US).astype(np.int64)
 
 
-def hbm_us(costs: TileCosts, weight: Ints, weight_bytes: Ints, activation: Ints, activation_bytes: Ints) -> Floats:
-    """How long HBM needs for the weights of each tile and of those that run at the same time, [tiles] in nominal order.
-
-    `weight` and `activation` name the operand tiles ([tiles], any whole numbers); the same number is the same data.
-    """
-    missed = weight_bytes * ~l2_hits(costs, weight, weight_bytes, activation, activation_bytes)
-    rounds = np.arange(len(weight)) // costs.sms
+def hbm_us(costs: TileCosts, weight_bytes: Ints, hits: NDArray[np.bool_]) -> Floats:
+    """How long HBM needs for the weights of each tile and of those that run at the same time, [tiles] in nominal order."""
+    missed = weight_bytes * ~hits
+    rounds = np.arange(len(missed)) // costs.sms
     by_round = np.bincount(rounds, weights=missed, minlength=1)
     return np.asarray(by_round[rounds] / costs.hbm_bytes_per_us)
 
@@ -117,6 +114,7 @@ def l2_hits(
 ) -> NDArray[np.bool_]:
     """Whether each tile finds its weights in L2, [tiles] in nominal order.
 
+    `weight` and `activation` name the operand tiles ([tiles], any whole numbers); the same number is the same data.
     Touches within one round of the SMs count as one. The distinct bytes between two uses are taken as the bytes touched
     in between that were not touched in the round before; exact where the order sweeps through weights, too large where
     it comes back to the same data after more than a round.

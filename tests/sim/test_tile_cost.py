@@ -68,7 +68,7 @@ def test_crossing_two_experts_can_lose_the_hits_of_both() -> None:
 def test_a_batch_too_small_for_reuse_streams_its_weights_at_the_rate_of_hbm() -> None:
     order = np.arange(40)
     none = np.zeros(40, dtype=np.int64)
-    times = hbm_us(COSTS, order, none + 100, none, none)
+    times = hbm_us(COSTS, none + 100, l2_hits(COSTS, order, none + 100, none, none))
     assert times.sum() / COSTS.sms * COSTS.hbm_bytes_per_us == pytest.approx(100 * 40)
 
 

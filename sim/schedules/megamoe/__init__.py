@@ -7,11 +7,13 @@ order.py       the order of tiles under each policy, and its ring
 tiles.py       tile tasks, and how groups take them
 pull.py, returns.py, collective.py, unfused.py   everything around the tiles
 build.py       all of it together
+departure.py   how far the order that ran departs from the nominal one
 
 Source: the public kernels of https://github.com/deepseek-ai/DeepGEMM; see ..megamoe_rules for their choices.
 """
 
 from .build import build as build
+from .departure import hits_as_run_pct as hits_as_run_pct
 from .shape import POLICIES as POLICIES
 from .shape import Alternating as Alternating
 from .shape import ExpertWave as ExpertWave

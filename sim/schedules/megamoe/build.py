@@ -22,11 +22,12 @@ from ...program import Program
 from ...program_builder import ProgramBuilder
 from ...routing import Routing
 from ..megamoe_rules import Release
-from .blocks import Blocks, blocks_of
+from .blocks import blocks_of
 from .collective import Receivers, add_collective
+from .departure import nominal_hits_pct
 from .kernel import Kernel, choose
 from .links import links_of
-from .order import order_of
+from .order import check_rings, order_of
 from .pull import add_pull
 from .returns import returns_of
 from .shape import Interleaved, MegaMoe, Policy, Unfused, policy_name
@@ -70,59 +71,44 @@ def build(
         gpu_of_rank = np.arange(shape.ranks)
         simulated, receivers = list(range(shape.ranks)), list(range(shape.ranks))
     n_gpus = int(gpu_of_rank.max()) + 1
+    blocks = [blocks_of(rows, kernel, shape, rank, rank, gpu_of_rank, n_gpus) for rank in simulated]
+    orders = [order_of(kernel, shape, policy, release, mine) for mine in blocks]
+    check_rings(kernel, list(zip(orders, blocks, strict=True)))
+
     builder = ProgramBuilder(n_gpus)
     visible = builder.counters(home=np.arange(n_gpus), cause="barrier")
     costs = tile_cost.TileCosts.of(machine, shape.format.math)
-    parts = _parts(kernel, policy)
+    parts, separate = _parts(kernel, policy), isinstance(policy, Unfused)
     arrivals = np.zeros(n_gpus, dtype=np.int64)
     built = []
-    for number in simulated:
-        blocks = blocks_of(rows, kernel, shape, number, number, gpu_of_rank, n_gpus)
-        rank, sent = _add_rank(
-            builder, machine, shape, policy, release, kernel, costs, blocks, visible, parts, starts_ps
+    for mine, order in zip(blocks, orders, strict=True):
+        rank = Rank(
+            machine=machine,
+            kernel=kernel,
+            shape=shape,
+            costs=costs,
+            blocks=mine,
+            order=order,
+            links=links_of(builder, kernel, mine, order, parts, separate),
+            returns=returns_of(builder, machine, kernel, shape, mine, visible, kernel.block_n, local=separate),
+            start_ps=starts_ps[mine.rank] if starts_ps else 0,
+            ready=isinstance(policy, Interleaved) and policy.ready,
         )
-        arrivals += sent
+        arrivals += _add_rank(builder, rank, visible)
         built.append(rank)
     add_collective(builder, machine, shape, built, Receivers(receivers, visible, arrivals))
     return builder.build(**_meta(shape, policy, kernel, release, ranks, built))
 
 
-def _add_rank(
-    builder: ProgramBuilder,
-    machine: Machine,
-    shape: MegaMoe,
-    policy: Policy,
-    release: Release,
-    kernel: Kernel,
-    costs: tile_cost.TileCosts,
-    blocks: Blocks,
-    visible: int,
-    parts: int,
-    starts_ps: Sequence[int],
-) -> tuple[Rank, NDArray[np.int64]]:
-    """One rank with its tiles and its pull, and the arrivals that it causes at each GPU."""
-    separate = isinstance(policy, Unfused)
-    order = order_of(kernel, shape, policy, release, blocks)
-    returns = returns_of(builder, machine, kernel, shape, blocks, visible, kernel.block_n, local=separate)
-    rank = Rank(
-        machine=machine,
-        kernel=kernel,
-        shape=shape,
-        costs=costs,
-        blocks=blocks,
-        order=order,
-        links=links_of(builder, kernel, blocks, order, parts, separate),
-        returns=returns,
-        start_ps=starts_ps[blocks.rank] if starts_ps else 0,
-        ready=isinstance(policy, Interleaved) and policy.ready,
-    )
+def _add_rank(builder: ProgramBuilder, rank: Rank, visible: int) -> NDArray[np.int64]:
+    """Tiles and pull of one rank; returns the arrivals that it causes at each GPU."""
     add_tiles(builder, rank)
     add_pull(builder, rank)
-    if not separate:
-        return rank, returns.sent * kernel.l2_n_blocks
-    whole_rows = returns_of(builder, machine, kernel, shape, blocks, visible, shape.hidden)
-    add_return(builder, rank, whole_rows)
-    return rank, whole_rows.sent
+    if not rank.links.separate:
+        return rank.returns.sent * rank.kernel.l2_n_blocks
+    returns = returns_of(builder, rank.machine, rank.kernel, rank.shape, rank.blocks, visible, rank.shape.hidden)
+    add_return(builder, rank, returns)
+    return returns.sent
 
 
 def _parts(kernel: Kernel, policy: Policy) -> int:
@@ -180,4 +166,7 @@ def _meta(
         "ranks": ranks,
         "ring_m_blocks": max((rank.order.ring for rank in built), default=0),
         "m_blocks": [rank.blocks.n_blocks for rank in built],
+        "weight_hits_pct": [
+            nominal_hits_pct(kernel, shape, rank.costs, rank.order.tiles, rank.blocks.expert) for rank in built
+        ],
     }

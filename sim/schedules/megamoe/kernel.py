@@ -80,7 +80,7 @@ class Kernel:
         activations = self.computed_rows(rows) * self.depth(shape, l2) * shape.format.activation_bits // 8
         if self.family == "sm100":
             return np.asarray(weights + activations // 2)
-        return np.where(shares_weights, weights // 2, weights) + activations
+        return np.asarray(np.where(shares_weights, weights // 2, weights) + activations)
 
 
 def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Release) -> Kernel:

@@ -7,6 +7,7 @@ from two shared lists, each in this order; for them the order of both together i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,7 +60,7 @@ class Order:
 
 
 def order_of(kernel: Kernel, shape: MegaMoe, policy: Policy, release: rules.Release, blocks: Blocks) -> Order:
-    """The order of one rank. Raises `InputError` if its ring cannot hold what the order needs at once."""
+    """The order of one rank. Whether its ring is large enough is asked by `check_rings`."""
     tiles = _all_tiles(kernel, blocks)
     l2, block, n = tiles
     if isinstance(policy, ExpertWave):
@@ -77,7 +78,6 @@ def order_of(kernel: Kernel, shape: MegaMoe, policy: Policy, release: rules.Rele
     else:
         chosen = np.lexsort((n, block, l2))
         order = _static(kernel, tiles, chosen, len(chosen), 0)
-    _check_ring(order, blocks)
     return order
 
 
@@ -94,6 +94,10 @@ def _static(kernel: Kernel, tiles: Tiles, chosen: Ints, static_tiles: int, ring:
 
 
 def _wave_of_block(kernel: Kernel, shape: MegaMoe, policy: ExpertWave, release: rules.Release, blocks: Blocks) -> Ints:
+    """Wave of each block; shared experts are a wave of their own, the first.
+
+    The size is that of the SM100 rule, June's where a later release has no waves; SM90 wave kernels are taken to use it too.
+    """
     routed = max(1, shape.experts // shape.ranks)
     size = policy.experts_per_wave
     if size is None:
@@ -162,15 +166,11 @@ def _alternating(kernel: Kernel, policy: Alternating, blocks: Blocks, tiles: Til
         warm_up = rules.warm_up_waves(blocks.n_blocks, kernel.groups, n1, n2)
     if warm_up < 1 and blocks.n_blocks:
         raise InputError("must be at least 1", field="warm_up", value=warm_up)
-    ring = policy.ring_m_blocks or 0
-    needs = rules.most_live_m_blocks(blocks.n_blocks, kernel.groups, n1, n2)
-    if 0 < ring < needs:
-        raise _ring_too_small(ring, needs)
     l2, block, n = tiles
     task = (block * kernel.n_blocks(l2) + n) // kernel.cluster
     first = warm_up * kernel.groups
     time = np.where(l2, first + 2 * task, np.where(task < first, task, first + 2 * (task - first) + 1))
-    return _dynamic(tiles, np.lexsort((n, time)), ring=ring, warm_up=warm_up)
+    return _dynamic(tiles, np.lexsort((n, time)), ring=policy.ring_m_blocks or 0, warm_up=warm_up)
 
 
 def _interleaved(kernel: Kernel, policy: Interleaved, blocks: Blocks, tiles: Tiles) -> Order:
@@ -190,25 +190,35 @@ def _dynamic(tiles: Tiles, chosen: Ints, ring: int = 0, warm_up: int = 0, lead_b
     return Order(tiles.take(chosen), 0, ring, True, warm_up, lead_blocks)
 
 
-def _check_ring(order: Order, blocks: Blocks) -> None:
-    """A static order is safe if the L2 tiles of the block that had a slot before come before the slot's next L1 tiles."""
-    if order.ring <= 0 or order.dynamic or order.ring >= blocks.n_blocks:
-        return
+def check_rings(kernel: Kernel, ranks: Sequence[tuple[Order, Blocks]]) -> None:
+    """Raise `InputError` if a rank's order has more m-blocks between L1 and L2 at once than its ring."""
+    needs = max((least_ring(kernel, order, blocks) for order, blocks in ranks if order.ring > 0), default=0)
+    ring = max((order.ring for order, _ in ranks), default=0)
+    if any(0 < order.ring < least_ring(kernel, order, blocks) for order, blocks in ranks):
+        raise InputError(
+            "cannot hold the m-blocks that this order has between L1 and L2 at once",
+            field="ring_m_blocks",
+            value=ring,
+            allowed=f"{needs} or more, or 0 for none",
+        )
+
+
+def least_ring(kernel: Kernel, order: Order, blocks: Blocks) -> int:
+    """Fewest m-blocks of a ring with which an order can always go on.
+
+    A static order is safe if the L2 tiles of the block that had a slot before stand before the slot's next L1 tiles. For
+    alternating claims it is the bound of the public kernel, with what a longer warm-up adds.
+    """
+    if order.dynamic:
+        n1, n2 = kernel.l1_n_blocks // kernel.cluster, kernel.l2_n_blocks // kernel.cluster
+        longer = order.warm_up - rules.warm_up_waves(blocks.n_blocks, kernel.groups, n1, n2)
+        return rules.most_live_m_blocks(blocks.n_blocks, kernel.groups, n1, n2) + max(
+            0, -(-longer * kernel.groups // n1)
+        )
     position = np.arange(len(order.block))
     last_l2 = np.zeros(blocks.n_blocks, dtype=np.int64)
     first_l1 = np.full(blocks.n_blocks, len(position), dtype=np.int64)
     np.maximum.at(last_l2, order.block[order.l2], position[order.l2])
     np.minimum.at(first_l1, order.block[~order.l2], position[~order.l2])
     done = np.searchsorted(np.maximum.accumulate(last_l2), first_l1)  # blocks whose L2 is over when this L1 begins
-    needs = int((np.arange(blocks.n_blocks) - done).max(initial=0)) + 1
-    if order.ring < needs:
-        raise _ring_too_small(order.ring, needs)
-
-
-def _ring_too_small(ring: int, needs: int) -> InputError:
-    return InputError(
-        "cannot hold the m-blocks that this order has between L1 and L2 at once",
-        field="ring_m_blocks",
-        value=ring,
-        allowed=f"{needs} or more, or 0 for none",
-    )
+    return int((np.arange(blocks.n_blocks) - done + 1).max(initial=0))

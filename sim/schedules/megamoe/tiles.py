@@ -24,7 +24,7 @@ from .blocks import Blocks
 from .emit import Op, op_rows
 from .kernel import Kernel
 from .links import NONE, Links, part_of_tile, tiles_of_part
-from .order import Order
+from .order import Order, Tiles
 from .returns import Returns
 from .shape import MegaMoe
 
@@ -52,25 +52,30 @@ class Rank:
 
 def main_loops_ps(rank: Rank) -> Ints:
     """Main loop of every tile, [tiles] in nominal order."""
-    kernel, shape, order, blocks = rank.kernel, rank.shape, rank.order, rank.blocks
-    rows = blocks.rows[order.block]
-    pairs = np.stack([order.l2, blocks.expert[order.block], order.n]).reshape(3, -1, kernel.cluster)
+    kernel, shape, tiles, blocks = rank.kernel, rank.shape, rank.order.tiles, rank.blocks
+    rows = blocks.rows[tiles.block]
+    pairs = np.stack([tiles.l2, blocks.expert[tiles.block], tiles.n]).reshape(3, -1, kernel.cluster)
     same_weights = (pairs == pairs[..., :1]).all(axis=(0, 2)) & (kernel.cluster > 1)
     shares = np.repeat(same_weights, kernel.cluster)
-    depth = kernel.depth(shape, order.l2)
-    width = kernel.l1_n_blocks + kernel.l2_n_blocks
-    weight = blocks.expert[order.block] * width + np.where(order.l2, kernel.l1_n_blocks, 0) + order.n
-    computed = kernel.computed_rows(rows)
-    hbm = tile_cost.hbm_us(
-        rank.costs,
-        weight,
-        kernel.weight_bytes(shape, order.l2),
-        2 * order.block + order.l2,
-        computed * depth * shape.format.activation_bits // 8,
-    )
-    flops = 2.0 * computed * kernel.block_n * depth
-    feed = kernel.feed_bytes(shape, order.l2, rows, shares)
+    hits = weight_hits(kernel, shape, rank.costs, tiles, blocks.expert[tiles.block], rows)
+    hbm = tile_cost.hbm_us(rank.costs, kernel.weight_bytes(shape, tiles.l2), hits)
+    flops = 2.0 * kernel.computed_rows(rows) * kernel.block_n * kernel.depth(shape, tiles.l2)
+    feed = kernel.feed_bytes(shape, tiles.l2, rows, shares)
     return tile_cost.main_loop_ps(rank.costs, flops, feed, hbm)
+
+
+def weight_hits(
+    kernel: Kernel, shape: MegaMoe, costs: tile_cost.TileCosts, tiles: Tiles, expert: Ints, rows: Ints
+) -> NDArray[np.bool_]:
+    """Whether tiles of one rank, in the order given, find their weights in L2; `expert` and `rows` are by tile."""
+    width = kernel.l1_n_blocks + kernel.l2_n_blocks
+    return tile_cost.l2_hits(
+        costs,
+        expert * width + np.where(tiles.l2, kernel.l1_n_blocks, 0) + tiles.n,
+        kernel.weight_bytes(shape, tiles.l2),
+        2 * tiles.block + tiles.l2,
+        kernel.computed_rows(rows) * kernel.depth(shape, tiles.l2) * shape.format.activation_bits // 8,
+    )
 
 
 def add_tiles(builder: ProgramBuilder, rank: Rank) -> None:

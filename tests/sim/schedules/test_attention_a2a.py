@@ -238,6 +238,18 @@ def test_a_cta_that_is_not_persistent_stays_until_its_store_is_out():
     assert (by_role["mma"].start_us.to_numpy()[1:] >= by_role["store"].end_us.to_numpy()[:-1]).all()
 
 
+def test_a_rank_that_starts_late_ends_late_and_its_peers_only_where_they_wait_for_it():
+    shape, late = Attention(1024, 8, ranks=4), [0, 0, 50_000_000, 0]
+    for how, wait in (("piggyback", False), ("serial", True)):
+        policy = POLICIES[how]
+        even = run(H100, shape, policy).outcome
+        fabric = H100.fabric(4, 4096)
+        delayed = simulate(build(H100, shape, policy, late), fabric, trace="off")
+        ends = [int(delayed.outcome.lanes["end_ps"][delayed.program.lanes["gpu"] == rank].max()) for rank in (0, 2)]
+        assert ends[1] == pytest.approx(even.lanes_end_ps + 50e6, rel=0.01)
+        assert (ends[0] > even.lanes_end_ps + 40e6) == wait
+
+
 # --- refusals
 
 
@@ -259,6 +271,8 @@ def test_machines_that_do_not_fit_are_refused():
     shape = Attention(1024, 16, ranks=16)
     with pytest.raises(InputError, match=r"ranks = 16: more than GPUs \(allowed: 1 to 8\)"):
         build(H100, shape, Policy())
+    with pytest.raises(InputError, match="starts_ps = 3: needs one start a rank"):
+        build(H100, Attention(1024, 8, ranks=4), Policy(), [0, 0, 0])
     with pytest.raises(InputError, match="reserved_sms = 6: leaves no SM to compute"):
         build(H100, Attention(1024, 8, ranks=4), Policy("reserved_sms", reserved_sms=6))
     with pytest.raises(InputError, match=r"compute\.attention_mma_efficiency: is not given for hgx-h100"):

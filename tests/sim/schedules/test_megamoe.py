@@ -27,7 +27,9 @@ from xstage.sim.schedules.megamoe import (
     Policy,
     Unfused,
     build,
+    hits_as_run_pct,
 )
+from xstage.sim.schedules.megamoe_counts import wire_bytes
 from xstage.sim.topology import mirrored
 from xstage.sim.trace import Trace
 
@@ -98,6 +100,22 @@ def check_conservation(
     check_waits(program, trace)
 
 
+@EACH_CASE
+def test_ports_carry_the_bytes_of_the_wire_and_nothing_else(name: str, policy: Policy) -> None:
+    """Rows, plus requests of loads and the signals of three barriers."""
+    shape = shape_for(name, 150)
+    machine, rows = MACHINES[name], routed(shape)
+    trace = run(machine, shape, build(machine, shape, policy, rows))
+    between = pools(rows, Placement(np.arange(16), 16, 4)).rows_between
+    wire = wire_bytes(between, pull_bytes=shape.pull_bytes, return_bytes=shape.return_bytes(shape.hidden))
+    pulled = between.sum(axis=1) - np.diag(between)
+    requests = pulled * -(-shape.pull_bytes * trace.fabric.request_permille // 1000)
+    signals = 3 * (shape.ranks - 1) * trace.fabric.signal_bytes
+    carried = trace.outcome.ports["bytes"]
+    assert np.array_equal(carried[:4], wire.egress + requests + signals)
+    assert np.array_equal(carried[4:8], wire.ingress + signals)
+
+
 def check_waits(program: Program, trace: Trace) -> None:
     """Every counter ends where those who wait for it expect, so that nobody went on before everything had come."""
     repeats = op_repeats(program)
@@ -111,7 +129,7 @@ def check_waits(program: Program, trace: Trace) -> None:
 
 
 @EACH_CASE
-@settings(max_examples=6)
+@settings(max_examples=12)
 @given(tokens=st.integers(0, 300), topk=st.integers(1, 4), per_rank=st.integers(1, 4), seed=st.integers(0, 99))
 def test_every_row_is_pulled_computed_and_returned_once(
     name: str, policy: Policy, tokens: int, topk: int, per_rank: int, seed: int
@@ -212,7 +230,7 @@ def smallest_ring(name: str, shape: MegaMoe, policy: Any, rows: routing.Routing)
         (SM90, lambda ring: Lag(lag=1, group=2, unit=4, ring_m_blocks=ring)),
     ],
 )
-@settings(max_examples=6)
+@settings(max_examples=25)
 @given(tokens=st.integers(100, 1500), seed=st.integers(0, 99))
 def test_the_smallest_ring_that_is_allowed_is_large_enough(name: str, make: Any, tokens: int, seed: int) -> None:
     shape = shape_for(name, tokens)
@@ -250,6 +268,16 @@ def test_one_rank_and_its_mirror_stand_for_all(name: str, policy: Policy) -> Non
     fabric = mirrored(machine.fabric(shape.ranks, 4096))
     one = simulate(build(machine, shape, policy, rows, ranks="symmetric"), fabric).makespan_ps
     assert one == pytest.approx(whole, rel=0.03)
+
+
+@pytest.mark.parametrize(("name", "policy"), [(SM100, ExpertWave()), (SM100, Alternating()), (SM90, Lag())])
+def test_the_order_that_ran_finds_about_as_many_weights_in_l2_as_the_nominal_one(name: str, policy: Policy) -> None:
+    shape = shape_for(name, 2048)
+    machine = MACHINES[name]
+    program = build(machine, shape, policy, routed(shape))
+    nominal = program.meta["weight_hits_pct"]
+    assert hits_as_run_pct(run(machine, shape, program), machine) == pytest.approx(nominal, abs=2)
+    assert min(nominal) > 50
 
 
 def test_a_mirror_refuses_ranks_that_are_not_alike() -> None:

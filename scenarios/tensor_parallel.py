@@ -1,0 +1,133 @@
+"""The workload `tensor_parallel`: a GEMM whose ranks share rows, columns or the reduction, and a policy.
+
+workload:
+  kind: tensor_parallel
+  operation: gemm_rs           # ag_gemm, gemm_ar
+  m: 8192                      # sizes over all ranks
+  n: 8192
+  k: 28672
+  policy: {name: reserved_sms, sms: 16}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field
+
+from ..sim.checked import Checked
+from ..sim.machine import Machine
+from ..sim.quantities import Count, Rate, Time
+from .workload import PolicyChoice, Setting, Workload
+
+if TYPE_CHECKING:
+    from ..sim.program import Program
+    from ..sim.schedules import tensor_parallel
+
+
+class Plain(Checked):
+    """The GEMM alone, or with stores of its epilogue that go to their owners in plain order."""
+
+    name: Literal["compute_only", "fused"]
+
+    def terms(self) -> dict[str, Any]:
+        return {}
+
+
+class Reshaped(Checked):
+    """Fused, with rows shifted by rank and each store in `pieces` over the next main loop."""
+
+    name: Literal["reshaped"]
+    pieces: Count = 4
+
+    def terms(self) -> dict[str, Any]:
+        return {"pieces": self.pieces}
+
+
+class ReservedSms(Checked):
+    """`sms` SMs move the data and compute nothing."""
+
+    name: Literal["reserved_sms"]
+    sms: Count
+
+    def terms(self) -> dict[str, Any]:
+        return {"reserved_sms": self.sms}
+
+
+class Serial(Checked):
+    """The GEMM and a collective of its own; terms that are left out are the machine's."""
+
+    name: Literal["serial"]
+    launch: Time | None = None
+    collective: Rate | None = None
+
+    def terms(self) -> dict[str, Any]:
+        return {"launch_ps": self.launch, "collective_kbs": self.collective}
+
+
+def _named(value: Any) -> Any:
+    """Text alone means the policy of that name without further keys."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+Policy = Annotated[Plain | Reshaped | ReservedSms | Serial, Field(discriminator="name"), BeforeValidator(_named)]
+
+
+class TensorParallelWorkload(Workload):
+    """`m` x `n` outputs, each a sum over `k`, on `gpus` ranks; all three are counted over all ranks.
+
+    gemm_rs: GEMM + ReduceScatter, k shared out. ag_gemm: AllGather + GEMM, rows and columns shared out. gemm_ar: GEMM +
+    AllReduce by `algorithm`, k shared out. `starts` delays the launch of ranks.
+    """
+
+    kind: Literal["tensor_parallel"]
+    gpus: Count = 8
+    operation: Literal["gemm_rs", "ag_gemm", "gemm_ar"]
+    algorithm: Literal["two_shot", "multicast", "one_shot"] = "two_shot"
+    m: Count
+    n: Count
+    k: Count
+    block_m: Count = 128
+    block_n: Count = 256
+    policy: Policy = Field(default=Plain(name="fused"))
+    starts: list[Time] = Field(default=[])
+
+    def shape(self) -> tensor_parallel.TensorParallel:
+        from ..sim.schedules.tensor_parallel import TensorParallel
+
+        return TensorParallel(
+            self.operation,
+            self.m,
+            self.n,
+            self.k,
+            self.gpus,
+            self.algorithm,
+            block_m=self.block_m,
+            block_n=self.block_n,
+        )
+
+    def plain_policy(self) -> tensor_parallel.Policy:
+        from ..sim.schedules.tensor_parallel import Policy as PlainPolicy
+
+        return PlainPolicy(self.policy.name, **self.policy.terms())
+
+    def policies(self, machine: Machine) -> Mapping[str, PolicyChoice]:
+        sms = Setting("sms", "SMs that only move data", 1, max(1, machine.sms // 4), usual=min(16, machine.sms))
+        return {
+            "serial": PolicyChoice("the GEMM, then a collective of its own"),
+            "fused": PolicyChoice("the store of each tile goes to its owner at once"),
+            "reserved_sms": PolicyChoice("some SMs move the data and compute nothing", (sms,)),
+            "reshaped": PolicyChoice(
+                "rows shifted by rank, and each store cut up and spread over the next main loop",
+                (Setting("pieces", "pieces of a tile's store", 1, 16),),
+            ),
+        }
+
+    def without_sending(self) -> Self | None:
+        return None if self.policy.name == "compute_only" else self.with_policy("compute_only", {})
+
+    def build(self, machine: Machine, seed: int) -> Program:
+        from ..sim.schedules import tensor_parallel
+
+        return tensor_parallel.build(machine, self.shape(), self.plain_policy(), self.starts)

@@ -1,0 +1,272 @@
+"""Facts about tensor-parallel GEMMs: bytes, balance between GEMM and wire, what the order of rows costs, what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.errors import InputError
+from xstage.sim.execute import simulate
+from xstage.sim.schedules.tensor_parallel import Policy, TensorParallel, TileTime, balance_k, build, tiles
+
+SMS = 6
+POLICIES = {
+    "compute_only": Policy("compute_only"),
+    "serial": Policy("serial"),
+    "fused": Policy("fused"),
+    "reserved_sms": Policy("reserved_sms", reserved_sms=2),
+    "reshaped": Policy("reshaped"),
+}
+KINDS = [
+    ("gemm_rs", "two_shot"),
+    ("ag_gemm", "two_shot"),
+    *[("gemm_ar", how) for how in ("two_shot", "multicast", "one_shot")],
+]
+
+
+def small(name="hgx-h100", sms=SMS, **changes):
+    """A machine with few SMs, each of them as fast as in the whole machine."""
+    whole = load_machine(name)
+    part = sms / whole.sms
+    rates = {"sms": sms, "bf16_tflops": whole.compute.bf16_tflops.value * part}
+    rates["hbm_rate"] = f"{whole.compute.hbm_rate.value * part:.0f} kB/s"
+    return load_machine(name, {f"compute.{key}": value for key, value in rates.items()} | changes)
+
+
+MACHINES = {"hgx-h100": small(), "hgx-b200": small("hgx-b200")}
+H100 = MACHINES["hgx-h100"]
+
+
+def run(shape, policy, machine=H100, engine="compiled", trace="full", granule=4096):
+    return simulate(build(machine, shape, policy), machine.fabric(shape.ranks, granule), engine, trace)
+
+
+# --- bytes
+
+
+@settings(max_examples=30)
+@given(
+    ranks=st.sampled_from([1, 2, 3, 4]),
+    rows=st.integers(1, 300),
+    columns=st.integers(1, 300),
+    kind=st.sampled_from(KINDS),
+    policy=st.sampled_from(sorted(POLICIES)),
+)
+def test_bytes_are_those_of_the_formulas(ranks, rows, columns, kind, policy):
+    operation, algorithm = kind
+    shape = TensorParallel(operation, rows * ranks, columns * ranks, 128 * ranks, ranks, algorithm)
+    trace = run(shape, POLICIES[policy], granule=16384)
+    ports = trace.outcome.ports["bytes"]
+    sent, received = int(ports[:ranks].sum()), int(ports[ranks : 2 * ranks].sum())
+    if ranks == 1 or policy == "compute_only":
+        assert sent == received == 0
+    elif policy == "serial" and operation == "gemm_ar":
+        assert sent == received == 2 * (ranks - 1) * shape.m * shape.n * 2
+    elif operation == "gemm_ar" and algorithm == "multicast":
+        assert sent == ranks * shape.m * shape.n * 2  # (P-1) contributions to a tile, and its sum once
+        assert received == 2 * (ranks - 1) * shape.m * shape.n * 2
+    else:
+        assert sent == ranks * shape.bytes_sent
+        assert received == ranks * shape.bytes_received
+
+
+def test_volumes_by_hand():
+    """m = n = 1024, P = 4: the output is 2 MiB."""
+    mib = 2**20
+    scatter = TensorParallel("gemm_rs", 1024, 1024, 4096, 4)
+    assert (scatter.bytes_sent, scatter.bytes_received) == (1.5 * mib, 1.5 * mib)
+    gather = TensorParallel("ag_gemm", 1024, 1024, 4096, 4)
+    assert gather.bytes_sent == 3 / 4 * 1024 * 4096 * 2
+    by_algorithm = {how: TensorParallel("gemm_ar", 1024, 1024, 4096, 4, how) for _, how in KINDS}
+    assert (by_algorithm["two_shot"].bytes_sent, by_algorithm["two_shot"].bytes_received) == (3 * mib, 3 * mib)
+    assert (by_algorithm["one_shot"].bytes_sent, by_algorithm["one_shot"].bytes_received) == (2 * mib, 6 * mib)
+    assert (by_algorithm["multicast"].bytes_sent, by_algorithm["multicast"].bytes_received) == (2 * mib, 3 * mib)
+
+
+def test_every_row_of_a_reduce_scatter_gets_one_contribution_from_each_rank():
+    """A tile of 128 rows over the border of two owners is stored to both."""
+    shape = TensorParallel("gemm_rs", 400, 256, 256, 2)
+    trace = run(shape, Policy("fused"))
+    assert trace.outcome.counters[:2].tolist() == [4, 2 * 3]  # tiles 0, 1 | 1, 2, 3, from two ranks
+
+
+def test_blocks_of_gathered_rows_do_not_cross_ranks():
+    one = tiles(TensorParallel("ag_gemm", 400, 512, 256, 2))
+    assert one.rows.tolist() == [128, 72, 128, 72]
+    assert one.first_row.tolist() == [0, 128, 200, 328]
+
+
+# --- times
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("operation, algorithm", KINDS)
+def test_both_engines_agree(machine, policy, operation, algorithm):
+    shape = TensorParallel(operation, 600, 900, 384, 3, algorithm)
+    traces = [run(shape, POLICIES[policy], MACHINES[machine], engine) for engine in ("simpy", "compiled")]
+    assert traces[0].outcome.same_as(traces[1].outcome) == []
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("operation, algorithm", KINDS)
+def test_one_rank_is_the_gemm_alone(policy, operation, algorithm):
+    shape = TensorParallel(operation, 512, 512, 256, 1, algorithm)
+    alone, other = (run(shape, how).outcome for how in (POLICIES[policy].alone, POLICIES[policy]))
+    assert other.arrived_ps == 0
+    assert other.lanes_end_ps == alone.lanes_end_ps
+
+
+@pytest.mark.parametrize(
+    "name, flops, drain_gbs, published", [("hgx-h100", 650e12, 450, 1264), ("hgx-b200", 1500e12, 717, 1830)]
+)
+def test_below_the_balance_the_wire_sets_the_time_and_above_it_the_gemm(name, flops, drain_gbs, published):
+    """GEMM + ReduceScatter on 8 GPUs: 650 TFLOPS and 450 GB/s balance at a k of 1264 on a rank, 1500 and 717 at 1830.
+
+    With a longer k the egress is busy for balance / k of the time. With a shorter one the time no longer depends on k, and
+    is that of the balance but for the rank's own rows, during which the wire rests.
+    """
+    assert balance_k(flops, drain_gbs * 1e6, 8) == pytest.approx(published, abs=1)
+    peak = load_machine(name).compute.bf16_tflops.value
+    machine = small(
+        name,
+        12,
+        **{
+            "interconnect.drain_rate": f"{drain_gbs * 12 / load_machine(name).sms} GB/s",
+            "interconnect.duplex_efficiency": 1.0,
+            "compute.mma_efficiency_bf16": flops / 1e12 / peak,
+            "compute.tile_fixed": "0 us",
+            "compute.kernel_launch": "0 us",
+        },
+    )
+
+    def growth(local_k):
+        """Of the time, and of the time the egress is busy, with twice as many rows: first and last tiles drop out."""
+        few, many = (
+            run(
+                TensorParallel("gemm_rs", rows * 8 * 12 * 128, 512, 8 * local_k, 8),
+                Policy("reshaped"),
+                machine,
+                trace="off",
+            )
+            for rows in (1, 3)
+        )
+        busy = (int(trace.outcome.ports["busy_ps"][0]) for trace in (many, few))
+        return many.outcome.lanes_end_ps - few.outcome.lanes_end_ps, next(busy) - next(busy)
+
+    (long, busy), (longer, _), (short, _), (shorter, _) = (growth(published * part // 4) for part in (8, 12, 2, 1))
+    assert 2 * published * busy / long == pytest.approx(published, rel=0.05)
+    assert longer / long == pytest.approx(1.5, rel=0.02)
+    assert short == pytest.approx(shorter, rel=0.05)
+    assert short == pytest.approx(long / 2, rel=0.12)
+
+
+def test_shifted_rows_avoid_the_incast_of_plain_order():
+    """All ranks at rows of one owner share its ingress; shifted by rank each has an owner of its own."""
+    machine = small(**{"interconnect.drain_rate": "20 GB/s"})
+    shape = TensorParallel("gemm_rs", 4 * SMS * 128, 256, 4 * 2048, 4)
+    alone, plain, shifted = (run(shape, Policy(how), machine) for how in ("compute_only", "fused", "reshaped"))
+    assert plain.outcome.lanes_end_ps > 1.1 * alone.outcome.lanes_end_ps
+    assert shifted.outcome.lanes_end_ps < 1.02 * alone.outcome.lanes_end_ps
+    assert plain.outcome.lanes["stall_ps"].sum() > 5 * shifted.outcome.lanes["stall_ps"].sum()
+
+
+def test_an_aliased_output_gives_a_store_three_steps_of_k():
+    """SM90: the next tile stands still from its third step until the store before it is out; SM100 does not."""
+    shape = TensorParallel("gemm_rs", 2 * SMS * 128, 256, 1024, 1)
+    time = TileTime.of(H100, shape)
+    trace = run(shape, Policy("compute_only"))
+    spans = trace.spans()
+    second = spans[(spans.role == "mma") & (spans.sm == 0)].sort_values("start_us").iloc[1]
+    held = time.epilogue + H100.issue_time_ps(128 * 256 * 2) - time.resume
+    assert time.resume == time.main * 3 // 16
+    assert second.span_us * 1e6 == pytest.approx(time.main + max(0, held), abs=2)
+    late = run(shape, Policy("compute_only"), MACHINES["hgx-b200"]).spans()
+    spans_us = late[(late.role == "mma") & (late.sm == 0)].span_us
+    assert spans_us.to_numpy() == pytest.approx(TileTime.of(MACHINES["hgx-b200"], shape).main / 1e6)
+
+
+def test_a_gathered_gemm_overlaps_the_wire_with_rows_it_has():
+    """The serial policy pays launch, wire and GEMM in turn; fused is near the longer of the two."""
+    machine = small(**{"interconnect.drain_rate": "20 GB/s"})
+    shape = TensorParallel("ag_gemm", 4 * SMS * 128, 4 * 1024, 1024, 4)
+    alone, fused = (run(shape, Policy(how), machine).outcome.lanes_end_ps for how in ("compute_only", "fused"))
+    serial = run(shape, Policy("serial", collective_kbs=20_000_000, launch_ps=0), machine).outcome.lanes_end_ps
+    wire = shape.bytes_sent / 20e9 * 1e12
+    assert serial == pytest.approx(alone + wire, rel=0.01)
+    assert fused < alone + 0.35 * wire
+
+
+def test_one_shot_is_for_few_rows_and_two_shot_for_many():
+    """Lamport's P - 1 copies of the output cost ingress; two rounds cost latency and a second store."""
+
+    def time_ps(rows, algorithm):
+        shape = TensorParallel("gemm_ar", rows, 2048, 8 * 256, 8, algorithm)
+        outcome = run(shape, Policy("fused"), MACHINES["hgx-b200"], trace="off").outcome
+        return max(outcome.lanes_end_ps, outcome.arrived_ps)
+
+    assert time_ps(1024, "one_shot") > 1.5 * time_ps(1024, "two_shot")
+    assert time_ps(16, "one_shot") < 1.1 * time_ps(16, "two_shot")
+    assert time_ps(1024, "multicast") < time_ps(1024, "two_shot")
+
+
+@pytest.mark.parametrize(
+    "rows, published", [(1024, 180), (2048, 289.5), (4096, 542.25), (8192, 1040), (16384, 2010.63)]
+)
+def test_gemm_and_reduce_scatter_on_h100_as_a_user_measured_it(rows, published):
+    """https://github.com/bytedance/flux/issues/90: torch + NCCL, n = 8192, k = 28672, 8 H100; nothing was fitted to it."""
+    shape = TensorParallel("gemm_rs", rows, 8192, 28672, 8)
+    serial = (
+        run(shape, Policy("serial"), load_machine("hgx-h100"), trace="off", granule=8192).outcome.lanes_end_ps / 1e6
+    )
+    assert serial == pytest.approx(published, rel=0.17)
+
+
+@pytest.mark.parametrize("operation, algorithm", KINDS[1:])
+def test_everybody_waits_for_a_late_rank_where_sums_or_rows_are_shared(operation, algorithm):
+    shape = TensorParallel(operation, 1024, 1024, 1024, 4, algorithm)
+    late = simulate(build(H100, shape, Policy("fused"), [0, 80_000_000, 0, 0]), H100.fabric(4, 4096), trace="off")
+    end = late.outcome.lanes["end_ps"][late.program.lanes["gpu"] == 0].max()
+    assert end > run(shape, Policy("fused")).outcome.lanes_end_ps + 40e6
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"operation": "gemm"}, "operation = 'gemm': is unknown"),
+        ({"algorithm": "ring"}, r"algorithm = 'ring': is unknown \(allowed: two_shot, multicast, one_shot\)"),
+        ({"m": 1001}, r"m = 1001: cannot be shared out evenly \(allowed: a multiple of 4 ranks\)"),
+        ({"k": 1001}, "k = 1001: cannot be shared out evenly"),
+        ({"n": 0}, "n = 0: must be at least 1"),
+    ],
+)
+def test_shapes_that_make_no_sense_are_refused(change, said):
+    with pytest.raises(InputError, match=said):
+        TensorParallel(**({"operation": "gemm_rs", "m": 1024, "n": 1024, "k": 1024, "ranks": 4} | change))
+
+
+def test_policies_and_machines_that_do_not_fit_are_refused():
+    shape = TensorParallel("gemm_rs", 1024, 1024, 1024, 4)
+    with pytest.raises(InputError, match="policy = 'parallel': is unknown"):
+        Policy("parallel")
+    with pytest.raises(InputError, match="reserved_sms = 2: does not fit the policy"):
+        Policy("fused", reserved_sms=2)
+    with pytest.raises(InputError, match="reserved_sms = 6: leaves no SM"):
+        build(H100, shape, Policy("reserved_sms", reserved_sms=6))
+    with pytest.raises(InputError, match=r"interconnect\.ring_rate: is not given"):
+        build(small(**{"interconnect.ring_rate": None}), shape, Policy("serial"))
+    with pytest.raises(InputError, match="ranks = 9: more than GPUs"):
+        build(H100, TensorParallel("gemm_rs", 1152, 1152, 1152, 9), Policy())
+
+
+def test_an_odd_number_of_everything_still_adds_up():
+    """Every tile of a two-shot AllReduce gets P contributions and goes out to P - 1 ranks."""
+    shape = TensorParallel("gemm_ar", 333, 777, 3 * 65, 3, "two_shot")
+    outcome = run(shape, Policy("reshaped")).outcome
+    n_tiles = len(tiles(shape))
+    assert outcome.counters[:3].sum() == 2 * n_tiles
+    bands = np.clip(tiles(shape).rows[:, None] - 32 * np.arange(4), 0, 32)
+    assert outcome.counters[3:].tolist() == (3 * (bands > 0).sum(axis=1)).tolist()
