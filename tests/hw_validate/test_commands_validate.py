@@ -1,0 +1,78 @@
+"""The commands that measure hardware, on made-up hardware: fields, files and exit codes."""
+
+import json
+
+import pytest
+from xstage.hw_validate import validate as module
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.calibrate import NoLawError
+
+from xstage.cli import main
+
+from .made_up_hardware import MadeUpHardware
+
+
+@pytest.fixture
+def command(capsys, monkeypatch):
+    """Runs a command line on made-up hardware; gives its exit code and standard output."""
+    monkeypatch.setattr(module, "open_backend", lambda name, producers, quick: MadeUpHardware())
+
+    def run(*words):
+        code = main(list(words))
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_validate_answers_with_the_agreed_fields(command, tmp_path):
+    report, ops = tmp_path / "report.html", tmp_path / "ops.parquet"
+    code, out = command("validate", "--programs", "4", "--report", str(report), "--ops", str(ops), "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["schema_version"] == 1
+    assert answer["seed"] == 0
+    assert set(answer["calibration"]) >= {"t_iss0_ns", "drain_gbs", "capacity_bytes", "intervals"}
+    assert answer["replay"]["programs"] == 4
+    assert answer["replay"]["verdict"] == "agrees"
+    assert report.exists()
+    assert ops.exists()
+
+
+def test_validate_prints_the_verdict_and_numbers_with_units(command):
+    code, out = command("validate", "--programs", "4")
+    assert code == 0
+    for said in ("agrees", "GB/s", "KiB", "ns a store", "noise"):
+        assert said in out
+
+
+def test_calibrate_writes_a_machine_that_can_be_used(command, tmp_path):
+    code, out = command("calibrate", "-o", str(tmp_path / "cpu.yaml"), "--json")
+    answer = json.loads(out)
+    assert code == 0
+    found = load_machine(tmp_path / "cpu.yaml")
+    assert found.x_stage().drain_kbs == pytest.approx(1e6 * answer["calibration"]["drain_gbs"], abs=1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("validate", "--report", "report.pdf"),
+        ("validate", "--ops", "ops.csv"),
+        ("calibrate", "-o", "cpu.txt"),
+        ("validate", "--programs", "0"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_measured(command, words):
+    code, out = command(*words, "--json")
+    assert code == 2
+    assert json.loads(out)["error"]["type"] == "InputError"
+
+
+def test_a_refused_fit_is_a_failure_with_its_reason(command, monkeypatch):
+    def refuse(name, producers, quick):
+        raise NoLawError("no knee: made up")
+
+    monkeypatch.setattr(module, "open_backend", refuse)
+    code, out = command("calibrate", "--json")
+    assert code == 1
+    assert json.loads(out)["error"] == {"type": "NoLawError", "message": "no knee: made up"}

@@ -1,0 +1,119 @@
+"""Joining simulated and measured op tables: what is an error, what is noise, and when there is a verdict."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from xstage.hw_validate.compare import compare, summarise, verdict
+from xstage.sim.errors import InputError
+
+
+def table(issue_us=(1.0, 2.0), stall_us=(0.0, 0.5), gap_us=1.0):
+    """Ops of one lane: a gap, a store, a gap, a store."""
+    rows, now = [], 0.0
+    for task, (issue, stall) in enumerate(zip(issue_us, stall_us, strict=True)):
+        for op, kind, took in ((0, "compute", gap_us), (1, "store", issue)):
+            rows.append({"lane": 0, "task": task, "op": op, "kind": kind, "bytes": 64, "start_us": now,
+                         "end_us": now + took, "stall_us": stall if op else 0.0, "wait_us": 0.0})  # fmt: skip
+            now += took
+    return pd.DataFrame(rows)
+
+
+def repeats(*tables):
+    return pd.concat([each.assign(repeat=i) for i, each in enumerate(tables)], ignore_index=True)
+
+
+def test_equal_tables_have_no_error():
+    found = compare(table(), table())
+    assert (found.error_pct, found.makespan_error_pct, found.stall_error_ns) == (0, 0, 0)
+    assert found.noise_pct == 0
+    assert summarise([found]).verdict == "agrees"
+
+
+def test_the_error_is_simulated_less_measured_over_measured():
+    found = compare(table((1.2, 2.4)), table((1.0, 2.0)))
+    assert found.error_pct == pytest.approx(20)
+    assert found.makespan_error_pct == pytest.approx(100 * (5.6 / 5 - 1))
+    assert summarise([found]).verdict == "disagrees"
+
+
+def test_the_stall_error_is_a_mean_over_stores_in_ns():
+    found = compare(table(stall_us=(0.0, 0.5)), table(stall_us=(0.1, 0.2)))
+    assert found.stall_error_ns == pytest.approx((100 + 300) / 2)
+
+
+def test_rows_may_come_in_any_order():
+    shuffled = table().sample(frac=1, random_state=1)
+    assert compare(table(), shuffled).error_pct == 0
+
+
+def test_one_disturbed_repeat_in_five_does_not_count():
+    usual = [table((1.0, 2.0))] * 4
+    found = compare(table(), repeats(*usual, table((9.0, 9.0))))
+    assert found.error_pct == pytest.approx(0)
+    assert found.repeats == 5
+
+
+def test_ops_that_a_task_repeats_are_told_apart_by_occurrence():
+    twice = table((1.0, 3.0)).assign(task=0)
+    found = compare(twice, twice)
+    assert found.ops.loc[found.ops["kind"] == "store", "occurrence"].tolist() == [0, 1]
+    assert found.ops.loc[found.ops["kind"] == "store", "measured_issue_us"].tolist() == [1.0, 3.0]
+
+
+def test_waits_for_a_task_are_no_ops():
+    with_wait = pd.concat([table(), table().iloc[:1].assign(kind="task", op=-1)], ignore_index=True)
+    assert compare(with_wait, table()).error_pct == 0
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [table((1.0,), (0.0,)), table().assign(lane=1), repeats(table(), table().iloc[:3]), table().iloc[:0]],
+)
+def test_tables_of_different_programs_are_refused(measured):
+    with pytest.raises(InputError, match="do not hold the same ops"):
+        compare(table(), measured)
+
+
+def test_a_program_without_stores_is_refused():
+    only_gaps = table()[lambda t: t["kind"] == "compute"]
+    with pytest.raises(InputError, match="holds no store"):
+        compare(only_gaps, only_gaps)
+
+
+def test_the_worst_ops_come_first():
+    found = compare(table((1.0, 2.0)), table((1.1, 3.0)))
+    assert found.worst(1)["task"].tolist() == [1]
+
+
+def test_programs_with_stall_are_those_above_a_fifth_of_their_issue_time():
+    little, much = compare(table(stall_us=(0, 0.5)), table()), compare(table(stall_us=(0, 0.7)), table())
+    assert little.stalled_share == pytest.approx(1 / 6)
+    assert summarise([little, much]).programs_with_stall == 1
+
+
+def test_percentiles_are_over_programs():
+    found = [compare(table((1 + e, 2 + 2 * e)), table((1.0, 2.0))) for e in np.linspace(-0.1, 0.3, 5)]
+    summary = summarise(found)
+    assert summary.median_abs_error_pct == pytest.approx(10)
+    assert summary.worst_error_pct == pytest.approx(30)
+    assert summary.programs == 5
+
+
+def test_noise_leaves_no_verdict_however_small_the_error():
+    noisy = repeats(*(table((1.0 * f, 2.0 * f)) for f in (0.5, 0.8, 1.0, 1.25, 1.6)))
+    found = compare(table(), noisy)
+    assert found.noise_pct > 15
+    assert summarise([found]).verdict == "no verdict"
+
+
+@pytest.mark.parametrize(
+    "error, noise, expected",
+    [(10, 15, "agrees"), (10.1, 15, "disagrees"), (1, 15.1, "no verdict"), (50, 50, "no verdict")],
+)
+def test_verdict(error, noise, expected):
+    assert verdict(error, noise) == expected
+
+
+def test_no_programs_are_no_summary():
+    with pytest.raises(InputError, match="comparisons"):
+        summarise([])

@@ -1,0 +1,127 @@
+"""Calibrate, replay and compare, on made-up hardware whose parameters are known."""
+
+import json
+import threading
+
+import pytest
+from xstage.hw_validate import validate as module
+from xstage.hw_validate.measuring import MeasurementError
+from xstage.hw_validate.validate import calibrate, validate
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.calibrate import NoLawError
+from xstage.sim.errors import InputError
+
+from .made_up_hardware import MadeUpHardware, made_up_machine
+
+
+@pytest.fixture
+def hardware(monkeypatch):
+    """Puts made-up hardware in the place of every backend."""
+
+    def put(**given):
+        monkeypatch.setattr(module, "open_backend", lambda name, producers, quick: MadeUpHardware(**given))
+
+    return put
+
+
+@pytest.fixture
+def found(hardware):
+    hardware()
+    return validate(programs=6)
+
+
+def test_hardware_that_follows_the_law_agrees(found):
+    assert found.summary.verdict == "agrees"
+    assert found.summary.median_abs_error_pct < 5
+    assert (found.summary.programs, found.summary.programs_with_stall) == (6, 3)
+
+
+def test_hardware_that_drains_at_half_the_rate_disagrees(hardware):
+    hardware(runs_on=made_up_machine("22 GB/s"))
+    assert validate(programs=6).summary.verdict == "disagrees"
+
+
+def test_noisy_hardware_gets_no_verdict(hardware):
+    hardware(replay_noise=0.4)
+    assert validate(programs=6).summary.verdict == "no verdict"
+
+
+def test_the_answer_has_the_agreed_fields_and_is_json(found):
+    answer = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert set(answer) == {"calibration", "replay"}
+    assert set(answer["calibration"]) >= {"t_iss0_ns", "drain_gbs", "capacity_bytes", "intervals"}
+    assert set(answer["calibration"]["intervals"]) >= {"t_iss0_ns", "drain_gbs", "capacity_bytes"}
+    assert set(answer["replay"]) >= {
+        "programs", "programs_with_stall", "median_abs_error_pct", "p90_abs_error_pct", "stall_mean_abs_error_ns",
+        "noise_pct", "drift_pct", "verdict",
+    }  # fmt: skip
+
+
+def test_the_same_seed_draws_the_same_programs(hardware):
+    hardware()
+    first, second = (validate(programs=4, seed=5).as_dict() for _ in range(2))
+    assert first == second
+
+
+def test_a_calibration_becomes_a_machine_file(hardware, tmp_path):
+    hardware()
+    found = calibrate()
+    found.write(tmp_path / "cpu.yaml")
+    assert load_machine(tmp_path / "cpu.yaml") == found.machine
+
+
+def test_progress_is_told(hardware):
+    hardware()
+    told = []
+    validate(programs=2, progress=lambda doing, share: told.append((doing, share)))
+    assert [doing for doing, _ in told] == ["calibrating", "simulating", "replaying", "comparing"]
+    assert all(0 <= share <= 1 for _, share in told)
+
+
+def test_the_report_is_one_page_that_fetches_and_runs_nothing(found, tmp_path):
+    found.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert page.count("<svg") == 3
+    assert "<script" not in page
+    for loaded in ("src=", "@import", "url(http", "<link"):
+        assert loaded not in page
+    assert "made up &lt;b&gt;&amp;&lt;/b&gt;" in page
+    assert "agrees" in page
+
+
+def test_a_report_that_fails_leaves_no_file(found, tmp_path, monkeypatch):
+    monkeypatch.setattr("pathlib.Path.write_text", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        found.report(tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ops_of_all_programs_are_one_table(found, tmp_path):
+    found.write_ops(tmp_path / "ops.parquet")
+    ops = found.ops()
+    assert ops["program"].nunique() == 6
+    assert {"simulated_issue_us", "measured_issue_us", "simulated_stall_us", "measured_stall_us"} <= set(ops)
+
+
+def test_an_unknown_backend_is_refused_by_name():
+    with pytest.raises(InputError, match=r"backend = 'abacus'.*allowed: cpu"):
+        calibrate("abacus")
+
+
+def test_no_programs_are_refused():
+    with pytest.raises(InputError, match="programs = 0"):
+        validate(programs=0)
+
+
+def test_this_computer_can_be_validated_or_says_why_not():
+    """The one test that measures for real: it asserts what an answer is made of, not what it says."""
+    try:
+        found = validate(quick=True, programs=4)
+    except (MeasurementError, NoLawError) as refusal:
+        pytest.skip(str(refusal))
+    assert found.summary.programs == 4
+    assert found.summary.verdict in ("agrees", "disagrees", "no verdict")
+    for number in found.calibrated.calibration.as_dict()["intervals"].values():
+        assert number[0] <= number[1]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("xstage lane")]

@@ -1,0 +1,84 @@
+"""Facts about blocks: how kernels are laid out in time, what counts as exposed communication, and what is refused."""
+
+import pytest
+from xstage.scenarios.layers import block
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.errors import InputError
+from xstage.sim.layers import Elementwise, Exchange, Kernel, kernel_times_ps, simulate_block
+
+H100, B200 = load_machine("hgx-h100"), load_machine("hgx-b200")
+GRANULE = 16384
+COPY = Elementwise(100_000_000)
+
+
+def test_kernels_of_one_stream_run_one_after_the_other():
+    one, _ = kernel_times_ps(H100, COPY)
+    result = simulate_block(H100, [Kernel("a", COPY), Kernel("b", COPY, after=())])
+    assert [kernel.start_ps for kernel in result.kernels] == [0, one]
+    assert (result.total_ps, result.exposed_ps) == (2 * one, 0)
+    assert one == pytest.approx(2e6 + 1e8 / (3350e9 * 0.81) * 1e12, rel=1e-6)
+
+
+def test_a_collective_on_its_own_stream_is_exposed_as_far_as_nothing_hides_it():
+    """An exchange of 8.76 MB takes 16.6 + 100 us at 87.6 GB/s."""
+    copy, _ = kernel_times_ps(H100, COPY)
+    exchange = Exchange(8_760_000)
+    assert kernel_times_ps(H100, exchange) == (116_600_000, 0)
+    hidden = simulate_block(
+        H100,
+        [
+            Kernel("a", COPY),
+            Kernel("send a", exchange, stream="comm"),
+            Kernel("b", COPY, after=()),
+            Kernel("c", COPY, ("send a",)),
+        ],
+    )
+    assert [kernel.start_ps for kernel in hidden.kernels] == [0, copy, copy, copy + 116_600_000]
+    assert hidden.exposed_ps == 116_600_000 - copy
+    in_turn = simulate_block(
+        H100, [Kernel("a", COPY), Kernel("send a", exchange), Kernel("b", COPY), Kernel("c", COPY)]
+    )
+    assert in_turn.exposed_ps == 116_600_000
+
+
+def test_shares_add_up_where_nothing_overlaps():
+    table = simulate_block(B200, block("flux-1", "piggyback"), GRANULE).table()
+    assert table.share_pct.sum() == pytest.approx(100)
+    assert table.exposed_us.sum() == pytest.approx(table.time_us.sum() - table.alone_us.sum())
+
+
+@pytest.mark.parametrize(
+    "model, tokens, serial, better",
+    [
+        ("wan-14b", 32760, "serial", "piggyback"),
+        ("llama-3-70b", 4096, "serial", "reshaped"),
+        ("deepseek-v3", 1024, "unfused", "expert_wave"),
+    ],
+)
+def test_fused_kernels_shorten_a_block_by_what_they_hide(model, tokens, serial, better):
+    slow, fast = (simulate_block(B200, block(model, how, tokens=tokens), GRANULE) for how in (serial, better))
+    assert fast.total_ps < slow.total_ps
+    assert 0 <= fast.exposed_ps < slow.exposed_ps
+    assert all(kernel.time_ps > 0 for kernel in fast.kernels)
+
+
+def test_one_gpu_communicates_nothing():
+    assert simulate_block(B200, block("llama-3-8b", gpus=1, tokens=1024), GRANULE).exposed_ps == 0
+    assert simulate_block(B200, block("flux-1", gpus=1), GRANULE).exposed_ps == 0
+
+
+def test_an_empty_block_takes_no_time():
+    assert simulate_block(H100, []).total_ps == 0
+
+
+def test_blocks_that_make_no_sense_are_refused():
+    with pytest.raises(InputError, match="name = 'a': stands twice"):
+        simulate_block(H100, [Kernel("a", COPY), Kernel("a", COPY)])
+    with pytest.raises(InputError, match="after = 'b': of a does not come before it"):
+        simulate_block(H100, [Kernel("a", COPY, after=("b",)), Kernel("b", COPY)])
+    with pytest.raises(InputError, match="model = 'minimax-h3': has no block"):
+        block("minimax-h3")
+    with pytest.raises(InputError, match=r"model = 'wan-41b': is no known model; did you mean 'wan-14b'\?"):
+        block("wan-41b")
+    with pytest.raises(InputError, match="policy = 'fast': is unknown"):
+        block("deepseek-v3", "fast")
