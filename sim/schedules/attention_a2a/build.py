@@ -15,6 +15,7 @@ tiles, with `reserved_sms` there is one a tile (`inputs`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from ...errors import InputError
 from ...program import ACQUIRE, COMPUTE, NO_COUNTER, NO_QUEUE, RELEASE, STORE, UNLIMITED_AHEAD, UNTIL_EXHAUSTED, WAIT
 from ...program_builder import ProgramBuilder, Seat
+from ..launch import starts_by_rank
 from ..op_variants import OpVariants, op_variants, runs_by_seat
 from .cost import AttentionCosts, family_of, tile_times
 from .order import Ints, owner_bytes, tile_order
@@ -36,8 +38,10 @@ BUFFER, READY, STAGED = range(3)
 """Slots of a group that computes."""
 
 
-def build(machine: Machine, shape: Attention, policy: Policy) -> Program:
+def build(machine: Machine, shape: Attention, policy: Policy, starts_ps: Sequence[int] = ()) -> Program:
     """The Program for all ranks of `shape`; with one rank every policy is attention alone.
+
+    `starts_ps` delays the launch of ranks, in rank order.
 
     Raises `InputError` if the machine lacks a number, has too few GPUs, or the policy reserves all its SMs.
     """
@@ -46,13 +50,13 @@ def build(machine: Machine, shape: Attention, policy: Policy) -> Program:
     if policy.reserved_sms >= machine.sms:
         allowed = f"1 to {machine.sms - 1}"
         raise InputError("leaves no SM to compute", field="reserved_sms", value=policy.reserved_sms, allowed=allowed)
-    return _Schedule(machine, shape, policy).build()
+    return _Schedule(machine, shape, policy, starts_by_rank(starts_ps, shape.ranks)).build()
 
 
 class _Schedule:
     """The tables of one Program while it is built; what all ranks share is made first."""
 
-    def __init__(self, machine: Machine, shape: Attention, policy: Policy) -> None:
+    def __init__(self, machine: Machine, shape: Attention, policy: Policy, starts_ps: list[int]) -> None:
         self.machine, self.shape, self.policy = machine, shape, policy
         self.how = policy.name if shape.ranks > 1 else "compute_only"
         self.family = family_of(machine, shape)
@@ -60,6 +64,7 @@ class _Schedule:
         frees_inputs = self.tile.contract in ("early", "start")
         self.contract = "late" if policy.own_staging and frees_inputs else self.tile.contract
         self.costs = AttentionCosts.of(machine)
+        self.starts_ps = [self.costs.launch_ps + start for start in starts_ps]
         self.sms = machine.sms - (policy.reserved_sms if self.how == "reserved_sms" else 0)
         self.sizes = owner_bytes(shape, self.tile)  # [m-blocks, stores, ranks]
         self.builder = ProgramBuilder(shape.ranks)
@@ -92,7 +97,8 @@ class _Schedule:
 
     def _mma_ops(self) -> OpVariants:
         times, n = tile_times(self.costs, self.tile, self.shape), self.tile.stores
-        ready = {"kind": RELEASE, "counter": READY}
+        ops: list[dict[str, Any]]
+        ready: dict[str, Any] = {"kind": RELEASE, "counter": READY}
         if self.contract == "early":
             ops = [
                 {"kind": COMPUTE, "duration_ps": times.resume},
@@ -191,7 +197,7 @@ class _Schedule:
         else:
             plans = builder.plan(repeat=[(builder.queue(tasks), NO_QUEUE, UNTIL_EXHAUSTED)])
         names = ("mma", "store", "comm")[:n_seats]
-        seats = [Seat(name, sm=np.arange(sms), start_ps=self.costs.launch_ps) for name in names]
+        seats = [Seat(name, sm=np.arange(sms), start_ps=self.starts_ps[rank]) for name in names]
         slots = (self.tile.stores, 0, 0)[: n_seats if n_seats == 3 else 2]
         ahead = 0 if self.contract == "exit" else UNLIMITED_AHEAD
         builder.groups(gpu=rank, plan=plans, seats=seats, slots=slots, ahead=ahead)
@@ -203,7 +209,7 @@ class _Schedule:
         guard = (ready + np.arange(len(block)), 1)
         tasks = builder.tasks(runs[block], 1, guards=[guard], phase="copy", m_block=block, n_block=head)
         plan = builder.plan(repeat=[(builder.queue(tasks + np.arange(len(block))), NO_QUEUE, UNTIL_EXHAUSTED)])
-        seat = Seat("comm", sm=self.sms + np.arange(n), start_ps=self.costs.launch_ps)
+        seat = Seat("comm", sm=self.sms + np.arange(n), start_ps=self.starts_ps[rank])
         builder.groups(gpu=np.full(n, rank), plan=plan, seats=[seat])
 
     def _add_collective(self, rank: int, done: int, tiles: int) -> None:

@@ -118,4 +118,4 @@ def _step_us(costs: AttentionCosts, tile: Tile, shape: Attention) -> tuple[float
 
 
 def _whole_ps(us: Any) -> Ints:
-    return np.ceil(np.asarray(us) * PS_PER_US).astype(np.int64)
+    return np.asarray(np.ceil(np.asarray(us) * PS_PER_US), dtype=np.int64)

@@ -45,4 +45,4 @@ def owner_bytes(shape: Attention, tile: Tile) -> Ints:
     first = np.arange(blocks * tile.stores).reshape(blocks, tile.stores, 1) * tile.rows_per_store
     own = np.arange(shape.ranks) * shape.local_tokens
     low, high = np.maximum(first, own), np.minimum(first + tile.rows_per_store, own + shape.local_tokens)
-    return np.maximum(0, high - low) * shape.output_dim * ELEMENT_BYTES
+    return np.asarray(np.maximum(0, high - low) * shape.output_dim * ELEMENT_BYTES)

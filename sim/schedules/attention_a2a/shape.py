@@ -122,3 +122,8 @@ class Policy:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError("is too small", field=name, value=value, allowed=f"{least} or more")
+
+    @property
+    def alone(self) -> Policy:
+        """The same kernel without communication."""
+        return Policy("compute_only", rotation=self.rotation, own_staging=self.own_staging)

@@ -100,13 +100,26 @@ class TileTime:
 class Gemm:
     """Tables of the GEMM in a Program that is being built."""
 
-    def __init__(self, machine: Machine, shape: TensorParallel, policy: Policy, builder: ProgramBuilder, sms: int) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        shape: TensorParallel,
+        policy: Policy,
+        builder: ProgramBuilder,
+        sms: int,
+        starts_ps: list[int],
+    ) -> None:
         self.machine, self.shape, self.policy, self.builder, self.sms = machine, shape, policy, builder, sms
         self.tiles = tiles(shape)
         self.time = TileTime.of(machine, shape)
         self.launch_ps: int = needed(machine, "kernel_launch")
-        self.aliased = needed(machine, "kernels") == "sm90" and policy.name != "reshaped"
+        self.starts_ps = starts_ps
+        self.aliased = needed(machine, "kernels") == "sm90" and not policy.alone.own_staging
         self.mma, self.epilogue = self._mma_and_epilogue()
+
+    def start_ps(self, rank: int) -> int:
+        """When the kernel of a rank begins."""
+        return self.starts_ps[rank] + self.launch_ps
 
     def _mma_and_epilogue(self) -> tuple[OpVariants, OpVariants]:
         main, epilogue, resume = self.time.main, self.time.epilogue, self.time.resume
@@ -124,18 +137,18 @@ class Gemm:
             finish = [take(FULL), take(BUFFER), work, give(ACCUMULATOR), give(READY)]
         return op_variants(self.builder, 1, mma), op_variants(self.builder, 1, finish)
 
-    def store_lane(self, stores: Sequence[Mapping[str, Any]], variants: int) -> OpVariants:
-        """Ops of the store lane: the STOREs of one tile, spread over the next main loop if the policy says so."""
-        ops: list[Mapping[str, Any]] = [take(READY)]
+    def store_lane(self, stores: Sequence[Mapping[str, Any]], variants: int, spread: bool = False) -> OpVariants:
+        """Ops of the store lane: the STOREs of one tile, at once or spread over the next main loop."""
         issue = sum(np.asarray(store["duration_ps"], dtype=np.int64) for store in stores)
-        gap = np.maximum(0, self.time.main - issue) // len(stores)
-        for place, store in enumerate(stores):
-            ops.append(store)
-            if place < len(stores) - 1:
-                ops.append({"kind": COMPUTE, "duration_ps": gap})
+        gap = np.maximum(0, self.time.main - issue) // len(stores) if spread else 0
+        ops: list[Mapping[str, Any]] = [take(READY), stores[0]]
+        for store in stores[1:]:
+            ops += [{"kind": COMPUTE, "duration_ps": gap}, store]
         return op_variants(self.builder, variants, [*ops, give(BUFFER)])
 
-    def store(self, target: Any, size: Any, counter: Any = NO_COUNTER, stride: int = 0, flags: int = 0) -> dict[str, Any]:
+    def store(
+        self, target: Any, size: Any, counter: Any = NO_COUNTER, stride: int = 0, flags: int = 0
+    ) -> dict[str, Any]:
         """One STORE for each variant."""
         return {
             "kind": STORE,
@@ -153,32 +166,50 @@ class Gemm:
         rows = np.array([self.builder.destination({rank: int(size)}) for size in sizes])
         return self.store_lane([self.store(rows[which], self.tiles.bytes, counter)], len(self.tiles))
 
-    def order(self, rank: int, first_own: bool = False) -> Ints:
+    def order(self, rank: int) -> Ints:
         """Tiles of a rank in the order it works through them, [tiles].
 
-        Plain row order; with `reshaped` it begins at the rows of rank + 1 and ends with its own, or, `first_own`, begins
-        with its own.
+        Rows are gathered from rank r on, so that its own come first; they are scattered, if the policy is `reshaped`, from
+        rank r + 1 on, so that ranks aim at different owners and its own rows come last. Otherwise in plain order: the owner
+        of an AllReduce tile is tile mod ranks, which spreads by itself.
         """
-        if self.policy.name != "reshaped":
+        gathers = self.shape.operation == "ag_gemm"
+        if not gathers and (self.policy.name != "reshaped" or self.shape.operation != "gemm_rs"):
             return np.arange(len(self.tiles))
-        starts = self.tiles.first_row >= (rank + (not first_own)) % self.shape.ranks * self.shape.m // self.shape.ranks
+        first_rank = (rank + (not gathers)) % self.shape.ranks
+        starts = self.tiles.first_row >= first_rank * self.shape.local_m
         return np.roll(np.arange(len(self.tiles)), -int(np.argmax(starts)))
 
     def add_groups(
-        self, rank: int, store: OpVariants, order: Ints, guards: Sequence[tuple[Any, Any]] = (), seats_start: int | None = None
+        self,
+        rank: int,
+        store: OpVariants,
+        order: Ints,
+        *,
+        last: OpVariants | None = None,
+        guards: Sequence[tuple[Any, Any]] = (),
+        start_ps: int | None = None,
     ) -> None:
-        """The groups of a rank: tiles in `order` with a stride of the SMs; `store` has a variant a tile, guards are by tile."""
+        """The groups of a rank: tiles in `order`, dealt over the SMs in turn.
+
+        `store` has a variant a tile, and so has `last`, what an SM does with its last tile instead; guards are by tile.
+        """
         builder, n = self.builder, len(order)
+        place = np.arange(n)
+        stores = (
+            store.first[order]
+            if last is None
+            else np.where(place < n - self.sms, store.first[order], last.first[order])
+        )
         lanes = [OpVariants(np.repeat(one.first, n), one.n_ops) for one in (self.mma, self.epilogue)]
-        runs = runs_by_seat(builder, [*lanes, OpVariants(store.first[order], store.n_ops)])
+        runs = runs_by_seat(builder, [*lanes, OpVariants(stores, store.n_ops)])
         ordered = [(np.broadcast_to(counter, n)[order], np.broadcast_to(count, n)[order]) for counter, count in guards]
         tags = {"m_block": self.tiles.m_block[order], "n_block": self.tiles.n_block[order]}
-        tasks = builder.tasks(runs, 3, guards=ordered, phase="gemm", **tags) + np.arange(n)
-        sm = np.arange(n) % self.sms
-        by_sm = np.argsort(sm, kind="stable")
-        queues = builder.queues(tasks[by_sm], np.bincount(sm, minlength=self.sms))
+        tasks = builder.tasks(runs, 3, guards=ordered, phase="gemm", **tags) + place
+        by_sm = np.argsort(place % self.sms, kind="stable")
+        queues = builder.queues(tasks[by_sm], np.bincount(place % self.sms, minlength=self.sms))
         plans = builder.private_plans(queues, self.sms) + np.arange(self.sms)
-        start = self.launch_ps if seats_start is None else seats_start
+        start = self.start_ps(rank) if start_ps is None else start_ps
         seats = [Seat(role, sm=np.arange(self.sms), start_ps=start) for role in ("mma", "epilogue", "store")]
         builder.groups(gpu=rank, plan=plans, seats=seats, slots=SLOTS)
 
@@ -189,3 +220,14 @@ def take(slot: int) -> dict[str, int]:
 
 def give(slot: int) -> dict[str, int]:
     return {"kind": RELEASE, "counter": slot, "count": 1}
+
+
+def balance_k(flops_per_s: float, drain_kbs: float, ranks: int) -> float:
+    """Reduction length on a rank at which the stores of GEMM + ReduceScatter keep up with the GEMM: rate (P-1) / (P R).
+
+    With 16-bit outputs. Below it the drain rate sets the time, above it the GEMM.
+
+        >>> round(balance_k(650e12, 450e6, ranks=8))
+        1264
+    """
+    return flops_per_s * (ranks - 1) / ranks / (drain_kbs * 1e3)

@@ -39,9 +39,9 @@ class TensorParallel:
     block_k: int = 64
 
     def __post_init__(self) -> None:
-        for name, allowed in (("operation", Operation), ("algorithm", Algorithm)):
-            if getattr(self, name) not in get_args(allowed):
-                raise InputError("is unknown", field=name, value=getattr(self, name), allowed=get_args(allowed))
+        for name, known in (("operation", get_args(Operation)), ("algorithm", get_args(Algorithm))):
+            if getattr(self, name) not in known:
+                raise InputError("is unknown", field=name, value=getattr(self, name), allowed=known)
         for name in ("m", "n", "k", "ranks", "block_m", "block_n", "block_k"):
             if getattr(self, name) < 1:
                 raise InputError("must be at least 1", field=name, value=getattr(self, name))
@@ -102,18 +102,21 @@ class Policy:
 
     compute_only   not at all: the GEMM alone, with its inputs in place
     serial         the GEMM and a collective of its own, one after the other
-    fused          the store of a tile goes to its owner; inputs are gathered by a copy engine beside the GEMM. Tiles run in
-                   plain row order on every rank
+    fused          the store of a tile goes to its owner, tiles in the same order on every rank; inputs are gathered by a
+                   copy engine beside the GEMM, own rows first
     reserved_sms   `reserved_sms` SMs do so, and compute nothing
-    reshaped       fused, with the order of rows shifted by rank, an output buffer of its own, and each store in `pieces`
-                   spread over the next main loop
+    reshaped       fused, with the rows of a ReduceScatter shifted by rank, and each store in `pieces` spread over the next
+                   main loop; the output has a buffer of its own
 
-    `launch_ps` and `collective_kbs` of `serial` are the machine's if left out.
+    `own_staging` gives the output a buffer of its own in any policy, where it lies over inputs otherwise (SM90).
+
+    `launch_ps` and `collective_kbs` of `serial` are the machine's `collective_launch` and `ring_rate` if left out.
     """
 
     name: PolicyName = "fused"
     reserved_sms: int = 0
     pieces: int = 4
+    own_staging: bool = False
     launch_ps: int | None = None
     collective_kbs: int | None = None
 
@@ -127,3 +130,8 @@ class Policy:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError("is too small", field=name, value=value, allowed=f"{least} or more")
+
+    @property
+    def alone(self) -> Policy:
+        """The same kernel without communication."""
+        return Policy("compute_only", own_staging=self.own_staging or self.name == "reshaped")

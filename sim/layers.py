@@ -1,0 +1,231 @@
+"""A block of a model as kernels one after another: how long it takes, where the time goes, how much of it is communication.
+
+A block is a list of `Kernel`s. Each is simulated on its own and takes until its last byte is visible; then the list is laid
+out in time: a kernel starts when those it comes `after` (by default the one before it) and the one before it on its
+stream have ended. So separate kernels never share the network or the SMs; kernels on different streams overlap freely.
+
+    >>> qkv = Kernel("qkv", Exchange(100_000_000))
+    >>> norm = Kernel("norm", Elementwise(50_000_000), after=(), stream="comm")
+    >>> [kernel.name for kernel in (qkv, norm)]
+    ['qkv', 'norm']
+
+Communication that is exposed is the time of the block less its time when every kernel takes what it takes alone: with its
+data in place, or, for MegaMoE, on a network without limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from .errors import InputError
+from .execute import simulate
+from .schedules import attention_a2a, megamoe, tensor_parallel
+from .schedules.attention_a2a import Attention
+from .schedules.megamoe import MegaMoe
+from .schedules.tensor_parallel import TensorParallel
+from .tile_cost import needed
+from .units import PS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .machine import Machine
+    from .program import Program
+    from .routing import Routing
+    from .topology import Fabric
+
+Stream = Literal["compute", "comm"]
+
+FREE_NETWORK = 1000
+"""How many times wider a network without limits is."""
+
+ATTENTION_ALONE = attention_a2a.Policy("compute_only")
+GEMM_ALONE = tensor_parallel.Policy("compute_only")
+
+
+@dataclass(frozen=True)
+class AttentionKernel:
+    """Attention, with the All-to-All of its output by `policy`."""
+
+    shape: Attention
+    policy: attention_a2a.Policy = ATTENTION_ALONE
+
+
+@dataclass(frozen=True)
+class GemmKernel:
+    """A GEMM, with its collective by `policy`; with one rank a GEMM alone."""
+
+    shape: TensorParallel
+    policy: tensor_parallel.Policy = GEMM_ALONE
+
+
+@dataclass(frozen=True, eq=False)
+class MoeKernel:
+    """One MegaMoE call."""
+
+    shape: MegaMoe
+    policy: megamoe.Policy
+    routing: Routing
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A collective of its own, such as the All-to-All of Q, K and V: a launch, and bytes of one rank at an achieved rate."""
+
+    bytes_sent: int
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A kernel that memory bounds, such as a norm: bytes read and written."""
+
+    bytes_moved: int
+
+
+Work = AttentionKernel | GemmKernel | MoeKernel | Exchange | Elementwise
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a block. `after` names what it waits for; None is the kernel before it in the list."""
+
+    name: str
+    work: Work
+    after: tuple[str, ...] | None = None
+    stream: Stream = "compute"
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Start and length of a kernel in a block, and its length without communication, ps."""
+
+    name: str
+    stream: Stream
+    start_ps: int
+    time_ps: int
+    alone_ps: int
+
+
+@dataclass(frozen=True)
+class BlockTime:
+    """A block laid out in time. `alone_ps` is its length if no kernel communicated."""
+
+    kernels: tuple[KernelTime, ...]
+    total_ps: int
+    alone_ps: int
+
+    @property
+    def exposed_ps(self) -> int:
+        """Communication that the block's length contains."""
+        return self.total_ps - self.alone_ps
+
+    def table(self) -> pd.DataFrame:
+        """One row a kernel: start, time, time alone and exposed communication (us), and its share of the block (pct)."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "kernel": kernel.name,
+                "stream": kernel.stream,
+                "start_us": kernel.start_ps / PS_PER_US,
+                "time_us": kernel.time_ps / PS_PER_US,
+                "alone_us": kernel.alone_ps / PS_PER_US,
+                "exposed_us": (kernel.time_ps - kernel.alone_ps) / PS_PER_US,
+                "share_pct": 100 * kernel.time_ps / max(1, self.total_ps),
+            }
+            for kernel in self.kernels
+        )
+
+
+def simulate_block(machine: Machine, kernels: Sequence[Kernel], granule_bytes: int | None = None) -> BlockTime:
+    """Simulate every kernel once and lay them out. Equal kernels are simulated once.
+
+    Raises `InputError` if a name stands twice, or a kernel waits for one that does not come before it.
+    """
+    after = _dependencies(kernels)
+    known: dict[Work, tuple[int, int]] = {}
+    for kernel in kernels:
+        if kernel.work not in known:
+            known[kernel.work] = kernel_times_ps(machine, kernel.work, granule_bytes)
+    times = [known[kernel.work] for kernel in kernels]
+    starts, total = _lay_out(kernels, after, [time for time, _ in times])
+    _, alone_total = _lay_out(kernels, after, [alone for _, alone in times])
+    rows = (
+        KernelTime(kernel.name, kernel.stream, start, time, alone)
+        for kernel, start, (time, alone) in zip(kernels, starts, times, strict=True)
+    )
+    return BlockTime(tuple(rows), total, alone_total)
+
+
+def kernel_times_ps(machine: Machine, work: Work, granule_bytes: int | None = None) -> tuple[int, int]:
+    """How long a kernel takes until its last byte is visible, and how long without communication."""
+    match work:
+        case Exchange():
+            launch = _wiring(machine, "collective_launch")
+            return launch + -(-work.bytes_sent * 10**9 // _wiring(machine, "collective_rate")), 0
+        case Elementwise():
+            rate = needed(machine, "hbm_rate") * needed(machine, "hbm_efficiency")
+            time = needed(machine, "kernel_launch") + round(work.bytes_moved * 1e9 / rate)
+            return time, time
+        case AttentionKernel():
+            alone = attention_a2a.build(machine, work.shape, work.policy.alone)
+            program = attention_a2a.build(machine, work.shape, work.policy)
+        case GemmKernel():
+            alone = tensor_parallel.build(machine, work.shape, work.policy.alone)
+            program = tensor_parallel.build(machine, work.shape, work.policy)
+        case MoeKernel():
+            program = megamoe.build(machine, work.shape, work.policy, work.routing)
+            fabric = machine.fabric(work.shape.ranks, granule_bytes)
+            return _run(program, fabric), _run(program, _without_limits(fabric))
+    fabric = machine.fabric(work.shape.ranks, granule_bytes)
+    return _run(program, fabric), _run(alone, fabric)
+
+
+def _run(program: Program, fabric: Fabric) -> int:
+    return simulate(program, fabric, trace="off").makespan_ps
+
+
+def _without_limits(fabric: Fabric) -> Fabric:
+    wide = {name: getattr(fabric, name) * FREE_NETWORK for name in ("rates_kbs", "capacity_sm", "capacity_gpu")}
+    return replace(fabric, latency_ps=np.zeros_like(fabric.latency_ps), request_permille=0, **wide)
+
+
+def _wiring(machine: Machine, name: str) -> Any:
+    sourced = getattr(machine.interconnect, name)
+    if sourced is None:
+        reason = f"is not given for {machine.name}"
+        raise InputError(reason, field=f"interconnect.{name}", allowed="a value with its source")
+    return sourced.value
+
+
+def _dependencies(kernels: Sequence[Kernel]) -> list[list[int]]:
+    """Places of the kernels that each kernel waits for."""
+    place: dict[str, int] = {}
+    waits: list[list[int]] = []
+    for index, kernel in enumerate(kernels):
+        if kernel.name in place:
+            raise InputError("stands twice in the block", field="name", value=kernel.name)
+        for name in kernel.after or ():
+            if name not in place:
+                raise InputError(f"of {kernel.name} does not come before it", field="after", value=name, allowed=place)
+        default = [index - 1] if index else []
+        waits.append(default if kernel.after is None else [place[name] for name in kernel.after])
+        place[kernel.name] = index
+    return waits
+
+
+def _lay_out(kernels: Sequence[Kernel], after: list[list[int]], times: list[int]) -> tuple[list[int], int]:
+    """Starts of the kernels, and the end of the last one."""
+    starts: list[int] = []
+    ends: list[int] = []
+    stream_end: dict[Stream, int] = {}
+    for kernel, waits, time in zip(kernels, after, times, strict=True):
+        start = max([stream_end.get(kernel.stream, 0), *(ends[place] for place in waits)])
+        starts.append(start)
+        ends.append(start + time)
+        stream_end[kernel.stream] = start + time
+    return starts, max(ends, default=0)

@@ -1,0 +1,39 @@
+"""Build the Program of a tensor-parallel GEMM for all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ...errors import InputError
+from ...program_builder import ProgramBuilder
+from ..launch import starts_by_rank
+from .gather import Gather
+from .gemm import Gemm
+from .reduce import Reduce
+from .shape import Policy, TensorParallel
+
+if TYPE_CHECKING:
+    from ...machine import Machine
+    from ...program import Program
+
+
+def build(machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Sequence[int] = ()) -> Program:
+    """The Program; with one rank every policy is the GEMM alone. `starts_ps` delays the launch of ranks, in rank order.
+
+    Raises `InputError` if the machine lacks a number, has too few GPUs, or the policy reserves all its SMs.
+    """
+    if shape.ranks > machine.gpus:
+        raise InputError("more than GPUs", field="ranks", value=shape.ranks, allowed=f"1 to {machine.gpus}")
+    if policy.reserved_sms >= machine.sms:
+        allowed = f"1 to {machine.sms - 1}"
+        raise InputError("leaves no SM to compute", field="reserved_sms", value=policy.reserved_sms, allowed=allowed)
+    how = policy.name if shape.ranks > 1 else "compute_only"
+    builder = ProgramBuilder(shape.ranks)
+    sms = machine.sms - (policy.reserved_sms if how == "reserved_sms" else 0)
+    gemm = Gemm(machine, shape, policy, builder, sms, starts_by_rank(starts_ps, shape.ranks))
+    data = Gather(gemm, policy, how) if shape.operation == "ag_gemm" else Reduce(gemm, policy, how)
+    for rank in range(shape.ranks):
+        data.add_rank(rank)
+    return builder.build(schedule="tensor_parallel", shape=asdict(shape), policy=asdict(policy))

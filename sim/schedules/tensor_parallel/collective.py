@@ -1,0 +1,77 @@
+"""A collective of its own after or before the GEMM: each term a task of one lane, so that spans show it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InputError
+from ...program import COMPUTE, SIGNAL, STORE, WAIT
+from ...program_builder import Seat
+from .gemm import Gemm
+from .shape import Policy
+
+if TYPE_CHECKING:
+    from ...machine import Machine
+
+MOST_BYTES = 2**30
+"""Of one STORE."""
+
+
+def add_collective(
+    gemm: Gemm,
+    policy: Policy,
+    rank: int,
+    share: int,
+    rounds: int,
+    arrived: int,
+    after: tuple[int, int] | None = None,
+    before: int | None = None,
+) -> None:
+    """A rank stores `share` bytes to every other, `rounds` times, each round when the one before has arrived.
+
+    It starts when the counter of `after` has reached its count, or at once; at its end it signals `before`, one launch of
+    the GEMM later. `arrived` is the first of one counter a rank.
+    """
+    builder, ranks = gemm.builder, gemm.shape.ranks
+    launch_ps, rate_kbs = serial_terms(gemm.machine, policy)
+    peers = [(rank + step) % ranks for step in range(1, ranks)]
+    parts = -(-share * len(peers) // MOST_BYTES)
+    sizes = [share // parts + (part < share % parts) for part in range(parts)]
+    stores: list[dict[str, Any]] = [
+        {
+            "kind": STORE,
+            "target": builder.destination(dict.fromkeys(peers, size)),
+            "bytes": size * len(peers),
+            "duration_ps": -(-size * len(peers) * 10**9 // rate_kbs),
+            "counter": arrived,
+            "stride": 1,
+        }
+        for size in sizes
+    ]
+    waits = [{"kind": WAIT, "counter": after[0], "count": after[1]}] if after else []
+    exchange: list[dict[str, Any]] = []
+    for turn in range(1, rounds + 1):
+        exchange += [*stores, {"kind": WAIT, "counter": arrived + rank, "count": turn * parts * len(peers)}]
+    if before is not None:
+        exchange += [{"kind": COMPUTE, "duration_ps": gemm.launch_ps}, {"kind": SIGNAL, "counter": before, "count": 1}]
+    launch = [*waits, {"kind": COMPUTE, "duration_ps": launch_ps}]
+    tasks = [
+        builder.tasks(builder.op_list(ops), 1, phase=phase)
+        for phase, ops in (("launch", launch), ("collective", exchange))
+    ]
+    builder.groups(
+        gpu=rank, plan=builder.plan(repeat=[builder.queue(tasks)]), seats=[Seat("comm", start_ps=gemm.starts_ps[rank])]
+    )
+
+
+def serial_terms(machine: Machine, policy: Policy) -> tuple[int, int]:
+    """Launch (ps) and rate (kB/s): the policy's, or the machine's. Raises `InputError` if neither is given."""
+    wiring = machine.interconnect
+    terms = []
+    for given, field in ((policy.launch_ps, "collective_launch"), (policy.collective_kbs, "ring_rate")):
+        known = getattr(wiring, field)
+        if given is None and known is None:
+            reason = f"is not given for {machine.name}, and the policy does not say it"
+            raise InputError(reason, field=f"interconnect.{field}", allowed="a value with its source")
+        terms.append(known.value if given is None else given)
+    return terms[0], terms[1]

@@ -1,0 +1,79 @@
+"""AllGather + GEMM: the rows of the input arrive block by block, and tiles wait for theirs.
+
+Counters: one for each rank and block of rows, bumped when the block has arrived there (`inputs`). A rank's own rows need
+none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...program import NO_COUNTER, NO_QUEUE, UNTIL_EXHAUSTED
+from ...program_builder import ProgramBuilder, Seat
+from ..op_variants import op_variants, runs_by_seat
+from .collective import add_collective
+from .gemm import Gemm, Ints
+from .shape import ELEMENT_BYTES, Policy, TensorParallel
+
+
+class Gather:
+    """Rows of the input on their way to every rank."""
+
+    def __init__(self, gemm: Gemm, policy: Policy, how: str) -> None:
+        self.gemm, self.policy, self.how = gemm, policy, how
+        self.shape: TensorParallel = gemm.shape
+        self.builder: ProgramBuilder = gemm.builder
+        self.ranks = self.shape.ranks
+        first_of_block = np.unique(gemm.tiles.m_block, return_index=True)[1]
+        self.rows: Ints = gemm.tiles.rows[first_of_block]
+        self.per_rank = len(self.rows) // self.ranks  # blocks of one rank's rows
+        home = np.repeat(np.arange(self.ranks), len(self.rows))
+        self.arrived = self.builder.counters(home=home, cause="inputs")
+        self.peers = self.builder.counters(home=np.arange(self.ranks), cause="peer") if how == "serial" else NO_COUNTER
+
+    def add_rank(self, rank: int) -> None:
+        gemm = self.gemm
+        order = gemm.order(rank)
+        if self.how == "compute_only":
+            gemm.add_groups(rank, gemm.local_store(rank), order)
+        elif self.how == "serial":
+            self._add_serial(rank, order)
+        else:
+            block = gemm.tiles.m_block
+            own = block // self.per_rank == rank
+            counter = np.where(own, NO_COUNTER, self.arrived + rank * len(self.rows) + block)
+            gemm.add_groups(rank, gemm.local_store(rank), order, guards=[(counter, np.where(own, 0, 1))])
+            self._add_senders(rank)
+
+    def _add_serial(self, rank: int, order: Ints) -> None:
+        gathered = self.builder.counters(home=rank, cause="inputs")
+        share = self.shape.local_m * self.shape.k * ELEMENT_BYTES
+        add_collective(self.gemm, self.policy, rank, share, 1, self.peers, before=gathered)
+        store = self.gemm.local_store(rank)
+        self.gemm.add_groups(rank, store, order, guards=[(gathered, 1)], start_ps=0)
+
+    def _add_senders(self, rank: int) -> None:
+        """The rank's rows to one peer after the other, by a copy engine or by the reserved SMs.
+
+        In step s rank r serves rank r - s, so every rank receives from one at a time, in the order in which it wants rows.
+        """
+        builder, machine = self.builder, self.gemm.machine
+        block = rank * self.per_rank + np.tile(np.arange(self.per_rank), self.ranks - 1)
+        peer = (rank - 1 - np.repeat(np.arange(self.ranks - 1), self.per_rank)) % self.ranks
+        size = self.rows[block] * self.shape.k * ELEMENT_BYTES
+        pairs, which = np.unique(np.stack([peer, size]), axis=1, return_inverse=True)
+        first_row = builder.destinations_flat(pairs[0], pairs[1], np.ones(pairs.shape[1], dtype=int))
+        rows = first_row + np.asarray(which).ravel()
+        store: dict[str, Any] = self.gemm.store(rows, size, self.arrived + peer * len(self.rows) + block)
+        sm = self.gemm.sms + np.arange(max(1, self.policy.reserved_sms))
+        if self.how != "reserved_sms":  # the copy engine is no SM: it issues as fast as the network drains
+            store["duration_ps"] = -(-size * 10**9 // machine.drain_kbs("peer", self.ranks))
+        ops = op_variants(builder, len(size), [store])
+        tasks = builder.tasks(runs_by_seat(builder, [ops]), 1, phase="gather", m_block=block) + np.arange(len(size))
+        plan = builder.plan(repeat=[(builder.queue(tasks), NO_QUEUE, UNTIL_EXHAUSTED)])
+        role = "comm" if self.how == "reserved_sms" else "copy engine"
+        builder.groups(
+            gpu=np.full(len(sm), rank), plan=plan, seats=[Seat(role, sm=sm, start_ps=self.gemm.start_ps(rank))]
+        )

@@ -1,0 +1,156 @@
+"""GEMM + ReduceScatter and GEMM + AllReduce: what happens to the tiles of a partial result.
+
+Counters: `arrived`, one a rank, counts what reaches it for good; `ready`, one a tile and rank, says that a tile lies in the
+rank's own memory (policies that copy it later); `summed`, one a tile (one a tile and rank for one_shot), counts the
+contributions at whoever adds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...program import COMPUTE, NO_QUEUE, REDUCE, UNTIL_EXHAUSTED
+from ...program_builder import ProgramBuilder, Seat
+from ...tile_cost import needed
+from ..op_variants import OpVariants, op_variants, runs_by_seat
+from .collective import add_collective
+from .gemm import Gemm, Ints
+from .shape import ELEMENT_BYTES, Policy, TensorParallel
+
+
+class Reduce:
+    """A partial result on its way to its owners (and from them to everybody)."""
+
+    def __init__(self, gemm: Gemm, policy: Policy, how: str) -> None:
+        self.gemm, self.policy, self.how = gemm, policy, how
+        self.shape: TensorParallel = gemm.shape
+        self.builder: ProgramBuilder = gemm.builder
+        self.ranks, self.tiles = self.shape.ranks, gemm.tiles
+        self.arrived = self.builder.counters(home=np.arange(self.ranks), cause="peer")
+        self.summed = self.contributions = np.zeros(0, dtype=np.int64)
+        self.stores: list[dict[str, Any]] = []
+        if how not in ("compute_only", "serial"):
+            self._contribute()
+        if how in ("fused", "reshaped"):
+            self.spread = gemm.store_lane(self.stores, len(self.tiles), spread=how == "reshaped")
+            self.at_once = gemm.store_lane(self.stores, len(self.tiles))
+        elif how == "reserved_sms":
+            self.copies = op_variants(self.builder, len(self.tiles), self.stores)
+
+    def add_rank(self, rank: int) -> None:
+        gemm, order = self.gemm, self.gemm.order(rank)
+        if self.how == "compute_only":
+            gemm.add_groups(rank, gemm.local_store(rank), order)
+        elif self.how == "serial":
+            done = self.builder.counters(home=rank, cause="inputs")
+            gemm.add_groups(rank, gemm.local_store(rank, done), order)
+            rounds = 2 if self.shape.operation == "gemm_ar" else 1
+            share = self.shape.m * self.shape.n * ELEMENT_BYTES // self.ranks
+            after = (done, len(self.tiles))
+            add_collective(gemm, self.policy, rank, share, rounds, self.arrived, after=after)
+        elif self.how == "reserved_sms":
+            home = np.full(len(self.tiles), rank)
+            ready = self.builder.counters(home=home, cause="inputs") + np.arange(len(self.tiles))
+            gemm.add_groups(rank, gemm.local_store(rank, ready), order)
+            self._add_comm_groups(rank, self._tasks(self.copies, order, (ready, 1), "copy"))
+        else:
+            gemm.add_groups(rank, self.spread, order, last=self.at_once)
+            self._add_comm_groups(rank, None)
+
+    # --- the first half: contributions to whoever adds them up
+
+    def _contribute(self) -> None:
+        """STOREs of each tile by piece, the counter of its contributions, and how many of them there will be."""
+        pieces = self.policy.pieces if self.how == "reshaped" else 1
+        bands = self._bands(pieces)  # rows of [tiles, pieces]
+        size = bands * self.tiles.columns[:, None] * ELEMENT_BYTES
+        if self.shape.operation == "gemm_rs":
+            self.stores = self._to_row_owners(pieces)
+            return
+        tile = np.arange(len(self.tiles))
+        if self.shape.algorithm == "one_shot":
+            home = np.repeat(np.arange(self.ranks), len(tile))
+            summed, stride = self.builder.counters(home=home, cause="peer") + tile, len(tile)
+            targets, flags = self._rows(size, np.arange(self.ranks), replicate=True), 0
+        else:
+            summed, stride = self.builder.counters(home=tile % self.ranks, cause="peer") + tile, 0
+            targets, flags = self._to_tile_owners(size), REDUCE
+        self.stores = [self.gemm.store(targets[:, i], size[:, i], summed, stride, flags) for i in range(pieces)]
+        self.summed, self.contributions = summed, self.ranks * (size > 0).sum(axis=1)
+
+    def _bands(self, pieces: int) -> Ints:
+        height = -(-self.shape.block_m // pieces)
+        return np.asarray(np.clip(self.tiles.rows[:, None] - height * np.arange(pieces), 0, height))
+
+    def _to_row_owners(self, pieces: int) -> list[dict[str, Any]]:
+        """Rows belong to ranks in m / ranks contiguous parts; a tile may lie over a border."""
+        height = -(-self.shape.block_m // pieces)
+        first = self.tiles.first_row[:, None] + height * np.arange(pieces)
+        end = np.minimum(first + height, (self.tiles.first_row + self.tiles.rows)[:, None])
+        own = np.arange(self.ranks) * self.shape.local_m
+        rows = np.minimum(end[..., None], own + self.shape.local_m) - np.maximum(first[..., None], own)
+        size = np.maximum(0, rows) * self.tiles.columns[:, None, None] * ELEMENT_BYTES  # [tiles, pieces, ranks]
+        flat, which = np.unique(size.reshape(-1, self.ranks), axis=0, return_inverse=True)
+        row, gpu = np.nonzero(flat)
+        counts = np.bincount(row, minlength=len(flat))
+        targets = self.builder.destinations_flat(gpu, flat[row, gpu], counts) + which.reshape(size.shape[:2])
+        total = size.sum(axis=2)
+        return [self.gemm.store(targets[:, i], total[:, i], self.arrived, 1, REDUCE) for i in range(pieces)]
+
+    def _to_tile_owners(self, size: Ints) -> Ints:
+        """Destinations rows of stores of `size` [tiles, pieces] to tile mod ranks."""
+        owner = np.broadcast_to((np.arange(len(size)) % self.ranks)[:, None], size.shape)
+        pairs, which = np.unique(np.stack([owner.ravel(), size.ravel()]), axis=1, return_inverse=True)
+        kept = pairs[1] > 0
+        first = self.builder.destinations_flat(pairs[0][kept], pairs[1][kept], kept.astype(int))
+        return (first + np.asarray(which).reshape(size.shape)).astype(np.int64)
+
+    def _rows(self, size: Ints, gpus: Ints, replicate: bool) -> Ints:
+        """Destinations rows of stores of `size` to each of `gpus`."""
+        sizes, which = np.unique(size, return_inverse=True)
+        rows = [self.builder.destination({int(g): int(one) for g in gpus}, replicate and one > 0) for one in sizes]
+        return np.asarray(rows)[np.asarray(which).reshape(size.shape)]
+
+    # --- the second half: sums to everybody, by a comm lane on each SM or on SMs of their own
+
+    def _add_comm_groups(self, rank: int, copies: Any | None) -> None:
+        queues = [] if copies is None else [self.builder.queue(copies)]
+        if self.shape.operation == "gemm_ar":
+            queues.append(self.builder.queue(self._finish_tasks(rank)))
+        if not queues:
+            return
+        first, second = (*queues, NO_QUEUE)[:2]
+        plan = self.builder.plan(repeat=[(first, second, 1 if second != NO_QUEUE else UNTIL_EXHAUSTED)])
+        reserved = self.how == "reserved_sms"
+        sm = self.gemm.sms + np.arange(self.policy.reserved_sms) if reserved else np.arange(self.gemm.sms)
+        seat = Seat("comm", sm=sm, start_ps=self.gemm.start_ps(rank))
+        self.builder.groups(gpu=np.full(len(sm), rank), plan=plan, seats=[seat])
+
+    def _finish_tasks(self, rank: int) -> Ints:
+        """What a rank does with complete sums: store them to the others, or (one_shot) add up what has arrived."""
+        tile, size = np.arange(len(self.tiles)), self.tiles.bytes
+        order = self.gemm.order(rank)
+        if self.shape.algorithm == "one_shot":
+            read = self.ranks * size * 1e9 * self.gemm.machine.sms / needed(self.gemm.machine, "hbm_rate")
+            work = {"kind": COMPUTE, "duration_ps": np.ceil(read).astype(np.int64)}
+            add = op_variants(self.builder, len(tile), [work])
+            guard = (self.summed + len(tile) * rank, self.contributions)
+            return self._tasks(add, order, guard, "add")
+        others = (rank + 1 + np.arange(self.ranks - 1)) % self.ranks
+        multicast = self.shape.algorithm == "multicast"
+        copies = 1 if multicast else len(others)
+        rows = self._rows(size, others, replicate=multicast)
+        out = op_variants(self.builder, len(tile), [self.gemm.store(rows, size * copies, self.arrived, 1)])
+        mine = order[order % self.ranks == rank]
+        return self._tasks(out, mine, (self.summed, self.contributions), "broadcast")
+
+    def _tasks(self, ops: OpVariants, which: Ints, guard: tuple[Any, Any], phase: str) -> Ints:
+        """A task for each tile of `which`, in that order; `ops` and `guard` are by tile."""
+        runs = runs_by_seat(self.builder, [ops])
+        counter, count = (np.broadcast_to(part, len(self.tiles))[which] for part in guard)
+        tags: Mapping[str, Any] = {"m_block": self.tiles.m_block[which], "n_block": self.tiles.n_block[which]}
+        first = self.builder.tasks(runs[which], 1, guards=[(counter, count)], phase=phase, **tags)
+        return first + np.arange(len(which))
