@@ -32,13 +32,16 @@ def isolated_bursts(calibrated: Calibrated) -> str:
     axes.errorbar(size / 1024, middle, (middle - low, high - middle), fmt="o", ms=4, color=MEASURED, label="measured")
     dense = np.linspace(size.min(), size.max(), 400)
     axes.plot(dense / 1024, found.issue_ns(dense, np.inf), color=LAW, label="law, fitted")
-    control = calibrated.control_ns
-    axes.plot(calibrated.isolated_bytes / 1024, control, ".--", color=CONTROL, lw=1, label="control: stores into the cache")
+    kib = calibrated.isolated_bytes / 1024
+    axes.plot(
+        kib, calibrated.completed_ns, "-", color=MEASURED, lw=0.8, alpha=0.6, label="until the last has left the core"
+    )
+    axes.plot(kib, calibrated.control_ns, ".--", color=CONTROL, lw=1, label="control: stores into the cache")
     knee = found.knee_bytes
     axes.axvspan(knee.low / 1024, knee.high / 1024, color=LAW, alpha=0.15, lw=0)
     axes.axvline(knee.value / 1024, color=LAW, lw=1, ls=":", label=f"knee, {knee.value / 1024:.1f} KiB")
     axes.legend(frameon=False)
-    return finish()
+    return str(finish())
 
 
 def trains(calibrated: Calibrated) -> str:
@@ -52,11 +55,13 @@ def trains(calibrated: Calibrated) -> str:
         order = np.argsort(times.gap_ns[chosen])
         gap = times.gap_ns[chosen][order]
         low, middle, high = (part[order] for part in _middle_half(times.issue_ns[:, chosen]))
-        axes.errorbar(gap, middle, (middle - low, high - middle), fmt="o", ms=4, color=colour, label=f"{size / 1024:.1f} KiB")
+        axes.errorbar(
+            gap, middle, (middle - low, high - middle), fmt="o", ms=4, color=colour, label=f"{size / 1024:.1f} KiB"
+        )
         dense = np.linspace(gap.min(), gap.max(), 400)
         axes.plot(dense, found.issue_ns(size, dense), color=colour, lw=1.2)
     axes.legend(frameon=False, title="points measured, lines law")
-    return finish()
+    return str(finish())
 
 
 def scatter(comparisons: Sequence[Comparison]) -> str:
@@ -67,7 +72,9 @@ def scatter(comparisons: Sequence[Comparison]) -> str:
     stalled = np.array([c.stalled_share > STALLED_SHARE for c in comparisons])
     ends = np.array([min(simulated.min(), measured.min()) / 1.3, max(simulated.max(), measured.max()) * 1.3])
     band = AGREES_PCT / 100
-    axes.fill_between(ends, ends / (1 + band), ends / (1 - band), color="#dddddd", lw=0, label=f"within {AGREES_PCT:g} %")
+    axes.fill_between(
+        ends, ends / (1 + band), ends / (1 - band), color="#dddddd", lw=0, label=f"within {AGREES_PCT:g} %"
+    )
     axes.plot(ends, ends, color="#666666", lw=1)
     for chosen, colour, label in ((stalled, LAW, "with stall"), (~stalled, MEASURED, "almost none")):
         axes.plot(simulated[chosen], measured[chosen], "o", ms=4, color=colour, label=label)
@@ -76,7 +83,7 @@ def scatter(comparisons: Sequence[Comparison]) -> str:
     axes.set_xlim(*ends)
     axes.set_ylim(*ends)
     axes.legend(frameon=False)
-    return finish()
+    return str(finish())
 
 
 def _axes(x: str, y: str) -> tuple[Axes, Any]:
@@ -93,10 +100,14 @@ def _axes(x: str, y: str) -> tuple[Axes, Any]:
 
     def finish() -> str:
         text = io.StringIO()
-        with rc_context({"svg.hashsalt": f"xstage {x} {y}", "svg.fonttype": "none"}):  # the same file each time; real text
+        with rc_context(
+            {"svg.hashsalt": f"xstage {x} {y}", "svg.fonttype": "none"}
+        ):  # the same file each time; real text
             figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
         svg = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
-        return re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1), count=1)
+        return re.sub(
+            r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1), count=1
+        )
 
     return axes, finish
 

@@ -33,6 +33,7 @@ def render(validation: Validation) -> str:
         host=validation.calibrated.host,
         worst=programs.loc[order[:WORST_PROGRAMS]].to_dict("records"),
         seed=validation.seed,
+        drift_pct=validation.drift_pct,
         wall_s=validation.wall_s,
         agrees_pct=AGREES_PCT,
         most_noise_pct=MOST_NOISE_PCT,
@@ -53,7 +54,8 @@ def _numbers(validation: Validation) -> list[dict[str, Any]]:
         ("Q", "outstanding capacity of all together", c.capacity_bytes, 1024.0, "KiB"),
         ("knee", "largest isolated burst without stall", c.knee_bytes, 1024.0, "KiB a producer"),
     ]
+    names = ("symbol", "meaning", "value", "low", "high", "unit")
     return [
-        {"symbol": symbol, "meaning": meaning, "value": e.value / scale, "low": e.low / scale, "high": e.high / scale, "unit": unit}
+        dict(zip(names, (symbol, meaning, e.value / scale, e.low / scale, e.high / scale, unit), strict=True))
         for symbol, meaning, e, scale, unit in rows
-    ]  # fmt: skip
+    ]

@@ -1,4 +1,4 @@
-"""Programs that calibration never saw: trains whose burst sizes and gaps change from phase to phase, and from burst to burst.
+"""Programs that calibration never saw: trains whose burst sizes and gaps change by phase, and from burst to burst.
 
 Which Programs are drawn depends on the simulated machine alone, never on a measured time. Half of them are to stall for more
 than a fifth of their simulated issue time, so that errors in stall can show; a Program of the kind that is no longer needed

@@ -10,7 +10,7 @@ Nothing is fitted to the Programs that are judged. A backend is where the bursts
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..sim.calibrate import BurstTimes, Calibration, write_machine
+from ..sim.calibrate import BurstTimes, Calibration
+from ..sim.calibrated_machine import write_machine
 from ..sim.errors import InputError
 from ..sim.files import write_whole
 from ..sim.machine import Machine
 from ..sim.trace import Trace
 from .compare import Comparison, Summary, compare, summarise
+from .measuring import Progress, silent
 from .unseen import bounds_of, unseen_traces
 
 if TYPE_CHECKING:
@@ -31,13 +33,6 @@ if TYPE_CHECKING:
 
 BACKENDS = ("cpu",)
 PROGRAMS, QUICK_PROGRAMS = 120, 40
-
-Progress = Callable[[str, float], None]
-"""Called with what is being done, and the share of it that is done."""
-
-
-def silent(doing: str, share: float) -> None:
-    """No progress."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,16 +59,24 @@ class Calibrated:
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """A calibration, and how Programs that it never saw ran on the hardware and in the simulator."""
+    """A calibration, and how Programs that it never saw ran on the hardware and in the simulator.
+
+    `drift_pct` is how far the bursts of the calibration had moved when the Programs had run (None: could not be told): the
+    hardware that was calibrated and the one that was judged differ by as much.
+    """
 
     calibrated: Calibrated
     comparisons: list[Comparison]
     summary: Summary
+    drift_pct: float | None
     seed: int
     wall_s: float
 
     def as_dict(self) -> dict[str, Any]:
-        return {"calibration": self.calibrated.as_dict(), "replay": asdict(self.summary)}
+        return {
+            "calibration": self.calibrated.as_dict(),
+            "replay": asdict(self.summary) | {"drift_pct": self.drift_pct},
+        }
 
     def ops(self) -> pd.DataFrame:
         """The joined op tables of all Programs, numbered by `program`."""
@@ -124,6 +127,8 @@ class Backend(Protocol):
         self, traces: Sequence[Trace], rng: np.random.Generator, progress: Progress = silent
     ) -> list[pd.DataFrame]: ...
 
+    def drift_pct(self, rng: np.random.Generator) -> float | None: ...
+
     def __enter__(self) -> Backend: ...
 
     def __exit__(
@@ -137,7 +142,7 @@ def calibrate(
     """T_iss0, R and Q of this hardware for `producers` that store at the same time.
 
     Raises `InputError` for an unknown backend or too many producers, `NoLawError` where the law does not hold,
-    `UnsupportedProcessor`, and `DisturbedError` where too much else runs.
+    and `MeasurementError` where the hardware cannot be measured, or too much else runs.
     """
     with open_backend(backend, producers, quick) as hardware:
         return hardware.calibrate(np.random.default_rng(seed), progress)
@@ -167,9 +172,10 @@ def validate(
         bounds = bounds_of(calibrated.calibration.knee_bytes.value)
         traces = unseen_traces(calibrated.machine, producers, count, bounds, drawn)
         measured = hardware.replay(traces, order, progress)
+        drift = hardware.drift_pct(order)
     progress("comparing", 0.0)
     comparisons = [compare(trace.ops(), table) for trace, table in zip(traces, measured, strict=True)]
-    return Validation(calibrated, comparisons, summarise(comparisons), seed, time.perf_counter() - started)
+    return Validation(calibrated, comparisons, summarise(comparisons), drift, seed, time.perf_counter() - started)
 
 
 def open_backend(name: str, producers: int, quick: bool) -> Backend:

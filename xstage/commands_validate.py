@@ -69,9 +69,7 @@ def validate(
         if path is not None:
             _check_suffix(path, option, suffixes)
     with _progress() as progress:
-        found = validated(
-            backend, producers=producers, quick=quick, seed=seed, programs=programs, progress=progress
-        )
+        found = validated(backend, producers=producers, quick=quick, seed=seed, programs=programs, progress=progress)
     if report is not None:
         found.report(report)
     if ops is not None:
@@ -88,9 +86,14 @@ def validate(
         ("issue time, 90 % are within", f"{replay['p90_abs_error_pct']:.1f} %"),
         ("stall, mean error", f"{replay['stall_mean_abs_error_ns']:.1f} ns a store"),
         ("noise from repeat to repeat", f"{replay['noise_pct']:.1f} %"),
+        ("moved since the calibration", "not known" if replay["drift_pct"] is None else f"{replay['drift_pct']:.1f} %"),
         ("verdict", replay["verdict"]),
     ]
-    show(*_calibration_parts(answer["calibration"]), "", table("unseen programs: simulated against measured", ("", ""), rows))
+    show(
+        *_calibration_parts(answer["calibration"]),
+        "",
+        table("unseen programs: simulated against measured", ("", ""), rows),
+    )
     for path in (report, ops):
         if path is not None:
             show(f"written to {path}")
@@ -107,7 +110,9 @@ def _calibration_parts(found: dict[str, Any]) -> list[Any]:
         ("knee", f"{found['knee_bytes'] / 1024:.2f} KiB", _interval(between["knee_bytes"], 1024, ".2f"),
          "largest isolated burst of a producer without stall"),
     ]  # fmt: skip
-    title = f"{found['host']['processor']}, {found['producers']} producing: the law is off by {found['residual_pct']:.1f} %"
+    title = (
+        f"{found['host']['processor']}, {found['producers']} producing: the law is off by {found['residual_pct']:.1f} %"
+    )
     return [table(title, ("", "value", "95 % interval", "what it is"), rows)]
 
 

@@ -13,13 +13,13 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...sim.errors import XstageError
+from ..measuring import MeasurementError
 
 LINE_BYTES = 64
 """What one step of a store loop writes: a cache line of x86-64 and of most Arm64 processors."""
 
 
-class UnsupportedProcessor(XstageError):
+class UnsupportedProcessorError(MeasurementError):
     """This processor lacks what the CPU validator measures with."""
 
 
@@ -27,9 +27,9 @@ class UnsupportedProcessor(XstageError):
 class Architecture:
     """How a line is stored past the caches, time is read and stores are waited for. Widths in bits; texts are assembly.
 
-    `counter_outputs` are constraints of LLVM's inline assembly. `buffer_bytes` is the memory that bursts walk through: on x86 no
-    more than the translation buffers reach with small pages; on Arm64, where a non-temporal store is but a hint and may
-    stay in a cache, more than the caches hold.
+    `counter_outputs` are constraints of LLVM's inline assembly. `buffer_bytes` is the memory that bursts walk through: on
+    x86 no more than the translation buffers reach with small pages; on Arm64, where a non-temporal store is but a hint and
+    may stay in a cache, more than the caches hold.
     """
 
     name: str
@@ -47,12 +47,12 @@ def detect(
     """The architecture of this processor, or of the one described.
 
     `machine` is what `platform.machine()` says, `flags` LLVM's names of the features that a processor has.
-    Raises `UnsupportedProcessor` for one that is neither x86-64 nor Arm64, or for a 32-bit Python.
+    Raises `UnsupportedProcessorError` for one that is neither x86-64 nor Arm64, or for a 32-bit Python.
     """
     machine = platform.machine() if machine is None else machine
     pointer_bits = 8 * struct.calcsize("P") if pointer_bits is None else pointer_bits
     if pointer_bits != 64:
-        raise UnsupportedProcessor(f"the CPU validator needs a 64-bit Python, this one has {pointer_bits} bits")
+        raise UnsupportedProcessorError(f"the CPU validator needs a 64-bit Python, this one has {pointer_bits} bits")
     if machine.lower() in ("x86_64", "amd64"):
         return _x86_64(_host_flags() if flags is None else flags)
     if machine.lower() in ("aarch64", "arm64"):
@@ -65,7 +65,7 @@ def detect(
             fence="dsb st",
             buffer_bytes=256 << 20,
         )
-    raise UnsupportedProcessor(
+    raise UnsupportedProcessorError(
         f"the CPU validator has no non-temporal stores for a {machine or 'nameless'} processor (allowed: x86-64, Arm64)"
     )
 

@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...sim.calibrate import Calibration, fit, machine_of
+from ...sim.calibrate import BurstTimes, Calibration, NoLawError, fit
+from ...sim.calibrated_machine import machine_of
 from ...sim.machine import Machine
 from ...sim.trace import Trace
 from ..centre import centre
-from ..validate import Calibrated, Progress, silent
+from ..measuring import DisturbedError, Progress, silent
+from ..validate import Calibrated
 from .bench import Bench
-from .microbenchmark import FULL, QUICK, Measured, measure
+from .microbenchmark import FULL, LEAST_NS, QUICK, Measured, measure
 from .replay import replay
 
 if TYPE_CHECKING:
     import pandas as pd
 
 REPEATS, QUICK_REPEATS = 80, 20
+DRIFT_ROUNDS = 10
 
 
 class CpuBackend:
     """Cores of this computer that store past their caches. Use it in `with`: it holds memory.
 
-    Raises `UnsupportedProcessor` where there are no such stores, `InputError` for more producers than cores.
+    Raises `UnsupportedProcessorError` where there are no such stores, `InputError` for more producers than cores.
     """
 
     def __init__(self, producers: int = 1, quick: bool = False) -> None:
         self.quick = quick
         self.bench = Bench(producers)
+        self._plan = QUICK if quick else FULL
+        self._before: BurstTimes | None = None
 
     def calibrate(self, rng: np.random.Generator, progress: Progress = silent) -> Calibrated:
         """Parameters of this computer's stage. Raises `NoLawError` or `DisturbedError`."""
-        measured = measure(self.bench, QUICK if self.quick else FULL, rng, progress)
+        measured = measure(self.bench, self._plan, rng, progress)
+        self._before = measured.times
         found = self._fit(measured)
         name = f"cpu-{self.bench.producers}"
         source = f"xstage calibrate --backend cpu on {processor_name()}, {self.bench.producers} producing cores"
@@ -56,6 +63,19 @@ class CpuBackend:
         self, traces: Sequence[Trace], rng: np.random.Generator, progress: Progress = silent
     ) -> list[pd.DataFrame]:
         return replay(traces, self.bench, QUICK_REPEATS if self.quick else REPEATS, rng, progress=progress)
+
+    def drift_pct(self, rng: np.random.Generator) -> float | None:
+        """Times some rounds of the calibration again: median |now / then - 1| over its configurations.
+
+        None if there was no calibration, or too much else runs to tell.
+        """
+        if self._before is None:
+            return None
+        try:
+            now = measure(self.bench, replace(self._plan, rounds=DRIFT_ROUNDS), rng).times
+        except DisturbedError:
+            return None
+        return float(100 * np.median(np.abs(now.centre_ns() / self._before.centre_ns() - 1)))
 
     def close(self) -> None:
         self.bench.close()
@@ -87,11 +107,23 @@ class CpuBackend:
             "ticks_per_ns": bench.clock.ticks_per_ns,
             "clock_step_ns": bench.clock.ns(bench.clock.step_ticks),
             "store_cost_ns": bench.clock.ns(bench.costs.store_ticks),
+            "control_has_knee": _has_knee(measured),
             "rounds_run": measured.rounds_run,
             "rounds_disturbed": measured.rounds_disturbed,
             "outliers_pct": measured.outliers_pct,
             "core_speed_change_pct": measured.notes["core_speed_change_pct"],
         }
+
+
+def _has_knee(measured: Measured) -> bool:
+    """Whether ordinary stores into the cache show a knee too; then it is none of the stage's."""
+    sizes = measured.isolated_bytes
+    control = np.maximum(measured.control_ns, LEAST_NS)
+    try:
+        fit(BurstTimes(1, sizes, np.full(len(sizes), np.inf), control, measured.times.resolution_ns))
+    except NoLawError:
+        return False
+    return True
 
 
 def processor_name() -> str:

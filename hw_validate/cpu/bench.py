@@ -58,7 +58,7 @@ class Ran(NamedTuple):
 class Bench:
     """`producers` cores with a buffer each. Use it in `with`: it holds memory.
 
-    Raises `InputError` for more producers than cores, and `UnsteadyClock`.
+    Raises `InputError` for more producers than cores, and `UnsteadyClockError`.
     """
 
     def __init__(self, producers: int = 1, buffer_bytes: int | None = None) -> None:
@@ -66,6 +66,7 @@ class Bench:
         self.cores = choose_cores(producers, lambda core: lost_share(core, rough))
         self.clock = measure_clock(self.cores[0])
         self.buffers = [Buffer(buffer_bytes or lane.ARCHITECTURE.buffer_bytes) for _ in range(producers)]
+        self.late_ns = LATE_NS
         self._offsets = [0] * producers
         self._cached = [np.ones(CACHED_BYTES + LINE_BYTES, dtype=np.uint8) for _ in range(producers)]
         self.speed_before = core_speed(self.cores[0])
@@ -116,7 +117,7 @@ class Bench:
             if outcome == lane.TIMED_OUT:
                 raise StuckError(f"lane {i} waited for more than {PATIENCE_S:g} s on core {self.cores[i]}")
         start = int(shared[lane.START_TICK])
-        late = self.clock.ticks(LATE_NS)
+        late = self.clock.ticks(self.late_ns)
         return Ran(stamps, any(_disturbed(*each, start, late) for each in zip(lists, stamps, strict=True)))
 
     def warm_up(self) -> None:
@@ -128,7 +129,7 @@ class Bench:
         self.run([bursts] * self.producers)
 
     def check_clock(self) -> dict[str, float]:
-        """Rate and speed now and at the start. Raises `UnsteadyClock` if the counter changed its rate."""
+        """Rate and speed now and at the start. Raises `UnsteadyClockError` if the counter changed its rate."""
         rate = measure_rate()
         check_rates(self.clock.ticks_per_ns, rate)
         return {

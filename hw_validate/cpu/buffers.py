@@ -26,7 +26,9 @@ class Buffer:
 
     def __init__(self, size: int) -> None:
         if size < LINE_BYTES or size % LINE_BYTES:
-            raise InputError("is no size of a buffer", field="size", value=size, allowed=f"a multiple of {LINE_BYTES} B")
+            raise InputError(
+                "is no size of a buffer", field="size", value=size, allowed=f"a multiple of {LINE_BYTES} B"
+            )
         self.size = size
         self._memory = mmap.mmap(-1, size + HUGE_PAGE_BYTES)
         self.huge_pages = _ask_for_huge_pages(self._memory)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...sim.errors import XstageError
+from ..measuring import MeasurementError
 from . import lane
 from .cores import run_pinned
 
@@ -21,7 +21,7 @@ RATE_TOLERANCE = 2e-3
 WORK_TURNS = 5_000
 
 
-class UnsteadyClock(XstageError):
+class UnsteadyClockError(MeasurementError):
     """The counter of this computer cannot be used as a clock."""
 
 
@@ -48,7 +48,7 @@ def measure_rate(seconds: float = 0.05) -> float:
 
 
 def measure_clock(core: int, seconds: float = 0.05) -> Clock:
-    """The clock as `core` sees it. Raises `UnsteadyClock` if two measurements of its rate differ."""
+    """The clock as `core` sees it. Raises `UnsteadyClockError` if two measurements of its rate differ."""
     rates = [measure_rate(seconds), measure_rate(seconds)]
     check_rates(*rates)
     rate = float(np.mean(rates))
@@ -57,9 +57,9 @@ def measure_clock(core: int, seconds: float = 0.05) -> Clock:
 
 
 def check_rates(before: float, after: float) -> None:
-    """Raise `UnsteadyClock` if two measured rates (ticks per ns) are not the same."""
+    """Raise `UnsteadyClockError` if two measured rates (ticks per ns) are not the same."""
     if not (before > 0 and after > 0 and abs(after / before - 1) <= RATE_TOLERANCE):
-        raise UnsteadyClock(
+        raise UnsteadyClockError(
             f"the time-stamp counter ran at {before:.4f} and then at {after:.4f} ticks per ns: it is no clock here "
             f"(allowed: {100 * RATE_TOLERANCE:.1f} % apart)"
         )

@@ -52,20 +52,19 @@ def run_pinned(
             abort()
 
     threads = [threading.Thread(target=work, args=(i,), name=f"xstage lane {i}") for i in range(len(functions))]
-    started: list[threading.Thread] = []
     try:
         for thread in threads:
             thread.start()
-            started.append(thread)
-        for thread in started:
+        for thread in threads:
             while thread.is_alive():
                 thread.join(0.05)  # in slices, so that Ctrl-C is seen on every system
     except BaseException:
         abort()
         raise
     finally:
-        for thread in started:
-            thread.join()
+        for thread in threads:
+            if thread.ident is not None:  # Ctrl-C may come before all of them have started
+                thread.join()
     if errors:
         raise errors[0]
     return results

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types
 from numba.extending import intrinsic
@@ -183,7 +182,7 @@ def run_lane(steps, first, stamps, shared, n_lanes, buffer, size, cached, cached
                 address += LINE_BYTES
             offset += a * LINE_BYTES
             last = _ticks()
-        elif code == SPIN or code == AT:
+        elif code in (SPIN, AT):
             until = last + a if code == SPIN else start + a
             last = _ticks()
             while last < until:
@@ -198,7 +197,7 @@ def run_lane(steps, first, stamps, shared, n_lanes, buffer, size, cached, cached
         elif code == FENCE:
             _fence()
             last = _ticks()
-        elif code == SIGNAL or code == RELEASE:
+        elif code in (SIGNAL, RELEASE):
             _add(a, b)
             last = _ticks()
         else:
@@ -220,9 +219,9 @@ def run_lane(steps, first, stamps, shared, n_lanes, buffer, size, cached, cached
 
 
 @_compiled
-def timed_work(turns, value) -> Any:
+def timed_work(turns: Any, value: Any) -> Any:
     """Ticks that a chain of `turns` dependent shifts takes, and its result, without which it would be optimised away."""
-    begun = _ticks()
+    begun: Any = _ticks()
     for _ in range(turns):
         value ^= (value << 13) & 0xFFFFFFFF
         value ^= value >> 17
@@ -231,13 +230,13 @@ def timed_work(turns, value) -> Any:
 
 
 @_compiled
-def watch_counter(duration, pause) -> Any:
+def watch_counter(duration: Any, pause: Any) -> Any:
     """Read the counter again and again for `duration` ticks.
 
     Returns the ticks lost in steps longer than `pause`, in which something else ran on this core, and the shortest step
     above 0.
     """
-    begun = _ticks()
+    begun: Any = _ticks()
     last, lost, shortest = begun, 0, duration
     while last < begun + duration:
         now = _ticks()

@@ -1,4 +1,4 @@
-"""A simulated Program as lists of steps for real cores: one core a lane, its ops in the order in which the simulation ran them.
+"""A simulated Program as lists of steps for real cores: one core a lane, ops in the order in which the simulation ran them.
 
     COMPUTE          spin until its time is over
     STORE            the bytes for other GPUs are non-temporal stores, those for the lane's own GPU ordinary ones
@@ -57,7 +57,7 @@ class Lowered:
 
 
 def lower(trace: Trace, clock: Clock, costs: Costs, lead_ticks: int, prefix: Steps) -> Lowered:
-    """Steps for the Program of a full `trace`. Each lane begins with `prefix`, then waits until `lead_ticks` after the start.
+    """Steps for the Program of a full `trace`. Each lane begins with `prefix` and goes on `lead_ticks` after the start.
 
     Raises `ProgramError` for what cores cannot do.
     """
@@ -91,7 +91,9 @@ def refuse_unsupported(program: Program) -> None:
     places, counts = np.unique(np.stack([lanes["gpu"], lanes["sm"]]), axis=1, return_counts=True)
     if (counts > 1).any():
         gpu, sm = places[:, np.argmax(counts > 1)]
-        raise ProgramError(f"the CPU replay cannot run {counts.max()} lanes on SM {sm} of GPU {gpu}: a core is one lane")
+        raise ProgramError(
+            f"the CPU replay cannot run {counts.max()} lanes on SM {sm} of GPU {gpu}: a core is one lane"
+        )
     if len(np.unique(lanes["gpu"])) > 1:
         raise ProgramError("the CPU replay cannot run lanes of several GPUs: the cores share one memory")
     signal = ops["kind"] == p.SIGNAL

@@ -12,23 +12,19 @@ With several producers, isolated bursts start at the same tick on all cores, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...sim.calibrate import BurstTimes
-from ...sim.errors import XstageError
 from ..centre import centre
+from ..measuring import DisturbedError, Progress, silent
 from . import lane
 from .architecture import LINE_BYTES
 from .bench import Bench
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Progress = Callable[[str, float], None]
-"""Called with what is being done and the share of it that is done."""
-
 PACE_LINES, PACE_BURSTS = 64, 8
 PACE_LIMIT = 1.3
 """A round counts as disturbed if its small bursts took this much longer than those of the quietest quarter of rounds."""
@@ -38,10 +34,6 @@ MOST_ROUNDS = 3
 """Rounds that may be run for each one wanted."""
 REST_NS = 5_000.0
 """A gap after which the stage is empty, by a wide margin: the largest burst drains in about 2 us."""
-
-
-class DisturbedError(XstageError):
-    """Other programs, or other guests of this computer, kept the cores too busy to measure anything."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,7 @@ class Measured:
     notes: dict[str, float] = field(default_factory=dict)
 
 
-def measure(bench: Bench, plan: Plan, rng: np.random.Generator, progress: Progress = lambda doing, share: None) -> Measured:
+def measure(bench: Bench, plan: Plan, rng: np.random.Generator, progress: Progress = silent) -> Measured:
     """Time all configurations of `plan` on all cores of `bench`.
 
     Disturbed rounds are made up for by more rounds, up to three times as many in all. Raises `DisturbedError` if even then
@@ -95,10 +87,10 @@ def measure(bench: Bench, plan: Plan, rng: np.random.Generator, progress: Progre
         usual = float(np.quantile([r.pace_ns for r in rounds], 0.25))
         quiet = [r for r in rounds if r.pace_ns <= PACE_LIMIT * usual and not r.disturbed]
     if len(quiet) < max(3, plan.rounds / 2):
-        pace = [r.pace_ns for r in rounds]
+        pace, away = [r.pace_ns for r in rounds], sum(r.disturbed for r in rounds)
         raise DisturbedError(
-            f"only {len(quiet)} of {len(rounds)} rounds were quiet: in {sum(r.disturbed for r in rounds)} something else took a "
-            f"core away, and small bursts took {min(pace):.0f} to {max(pace):.0f} ns; try again when less runs on this computer"
+            f"only {len(quiet)} of {len(rounds)} rounds were quiet: in {away} something else took a core "
+            f"away, and small bursts took {min(pace):.0f} to {max(pace):.0f} ns; try again when less runs on this computer"
         )
     gaps = np.stack([r.gap_ns for r in quiet])
     times = BurstTimes(
@@ -149,6 +141,13 @@ def _round(bench: Bench, plan: Plan, rng: np.random.Generator) -> _Round:
     of_turn = {i: _train(bench, plan, *trains[i]) for i in turns}
     found = [of_turn[i] for i in range(len(trains))]
     of_size = [order == i for i in range(len(plan.isolated_lines))]
+    parts = [
+        pace.disturbed,
+        issued.disturbed,
+        control.disturbed,
+        drained.disturbed,
+        *(train.disturbed for train in found),
+    ]
     by_size = [float(centre(issued.ns[chosen])) for chosen in of_size]
     return _Round(
         pace_ns=float(centre(pace.ns)),
@@ -157,7 +156,7 @@ def _round(bench: Bench, plan: Plan, rng: np.random.Generator) -> _Round:
         control_ns=np.array([centre(control.ns[chosen]) for chosen in of_size]),
         drain_ns=np.array([centre(drained.ns[chosen]) for chosen in of_size]),
         outliers=float(np.mean(issued.ns > 2 * np.array(by_size)[order])),
-        disturbed=any(part.disturbed for part in (pace, issued, control, drained, *found)),
+        disturbed=any(parts),
     )
 
 

@@ -15,10 +15,11 @@ import numpy as np
 from ...sim.errors import InputError
 from ...sim.trace import Trace
 from ..centre import centre
+from ..measuring import DisturbedError, Progress, silent
 from . import lane
 from .bench import Bench, Steps
 from .lower import Lowered, LoweredLane, lower
-from .microbenchmark import MOST_ROUNDS, PACE_BURSTS, PACE_LIMIT, PACE_LINES, REST_NS, DisturbedError, Progress
+from .microbenchmark import MOST_ROUNDS, PACE_BURSTS, PACE_LIMIT, PACE_LINES, REST_NS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,7 @@ def replay(
     repeats: int,
     rng: np.random.Generator,
     pace_ns: float | None = None,
-    progress: Progress = lambda doing, share: None,
+    progress: Progress = silent,
 ) -> list[pd.DataFrame]:
     """For each simulated trace (a full one) the measured one: its op table once for each quiet repeat, numbered by `repeat`.
 
@@ -61,14 +62,15 @@ def replay(
             lowered[i].reset()
             stamps, disturbed = bench.run([each.steps for each in lowered[i].lanes])
             runs[i].append(_Run(stamps, np.inf if disturbed else _pace_ns(bench, stamps)))
-        usual = pace_ns or float(np.quantile([run.pace_ns for each in runs for run in each], 0.25))
+        paces = np.array([run.pace_ns for each in runs for run in each])
+        usual = pace_ns or float(np.quantile(paces[np.isfinite(paces)], 0.25)) if np.isfinite(paces).any() else 0.0
         quiet = [[run for run in each if run.pace_ns <= PACE_LIMIT * usual] for each in runs]
         turns, fewest = turns + 1, min((len(each) for each in quiet), default=repeats)
     return [_measured(*each, bench) for each in zip(traces, lowered, quiet, strict=True)]
 
 
 class _Run(NamedTuple):
-    """One run of one Program: the times noted by lane, and what the small bursts before it took (no end if a core was away)."""
+    """One run of one Program: the times noted by lane, and what the small bursts before it took; infinite if disturbed."""
 
     stamps: list[Steps]
     pace_ns: float
