@@ -86,6 +86,7 @@ class Interleaved(Checked):
 
     name: Literal["interleaved", "interleaved_ready"]
     lead_rows: CountOrZero | None = None
+    ring_m_blocks: CountOrZero = 0
 
 
 Policy = Annotated[Unfused | ExpertWave | Lag | Alternating | Interleaved, Field(discriminator="name"), _named("name")]
@@ -172,6 +173,7 @@ class MegaMoeWorkload(Workload):
 
     `numbers` are weight and activation types, `combine` the type in which rows return; `capacity` the tokens that buffers
     are made for. `ranks: symmetric` simulates one rank against its mirror. `starts` delays the launch of ranks.
+    `l1_main_loop` and `l2_main_loop` are measured times of full tiles, in place of the machine's tile costs.
     """
 
     kind: Literal["megamoe"]
@@ -192,6 +194,8 @@ class MegaMoeWorkload(Workload):
     placement: Placement = Field(default=Contiguous(kind="contiguous"))
     ranks: Literal["all", "symmetric"] = "all"
     starts: list[Time] = Field(default=[])
+    l1_main_loop: Time | None = None
+    l2_main_loop: Time | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -218,6 +222,8 @@ class MegaMoeWorkload(Workload):
             combine=self.combine,
             shared_experts=self.shared_experts,
             capacity=self.capacity,
+            l1_main_loop_ps=self.l1_main_loop,
+            l2_main_loop_ps=self.l2_main_loop,
         )
 
     def build(self, machine: Machine, seed: int) -> Program:

@@ -246,7 +246,8 @@ def audit(xstage: XStage, producers: int, burst_bytes: float, gap_ps: float, syn
     mode: Mode = "synchronised" if synchronised else "free_running"
     burst = (xstage, producers, burst_bytes)
     steady_stall, first_stall = stall(*burst, gap, mode), stall(*burst, mode="isolated")
-    needed = recovery_gap(*burst, mode)
+    exact = recovery_gap(*burst, mode)
+    needed = math.ceil(exact) if exact < math.inf else exact  # whole ps, so that the advice fits when it is followed
     fits = steady_stall == 0 and first_stall == 0
     missing = max(needed - gap, 0.0)
     return Audit(

@@ -9,6 +9,8 @@ with the sender's egress and ends with the receiver's ingress.
     egress 0 ----- link 0>1 -------- ingress 1            direct: one link for each ordered pair
     egress 0 ----------------------- ingress of all       mirrored: one GPU of many equal ones
 
+sim/topologies.py has the wirings in which links are shared, and sim/routes.py the routes through them.
+
 Rates are what stores achieve in the long run, not the line rate, so that packet headers are already paid.
 """
 
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError, ProgramError
+from .traffic import all_to_all
 
 PLAIN, SCATTER, REDUCE_RATE = range(3)
 """Columns of `Fabric.rates_kbs`: a store to one GPU, a store dealt over several (egress), a store that adds (ingress)."""
@@ -56,11 +59,12 @@ class Fabric:
             smallest = int(np.min(getattr(self, name), initial=1))
             if smallest < 1:
                 raise InputError("must be above 0", field=name, value=smallest)
-        for name in ("latency_ps", "request_permille", "signal_bytes"):
+        for name in ("latency_ps", "request_permille"):
             if np.min(getattr(self, name), initial=0) < 0:
                 raise InputError("must be zero or more", field=name, value=int(np.min(getattr(self, name))))
-        if self.granule_bytes < 1:
-            raise InputError("must be above 0", field="granule_bytes", value=self.granule_bytes)
+        for name in ("granule_bytes", "signal_bytes"):
+            if getattr(self, name) < 1:
+                raise InputError("must be above 0", field=name, value=getattr(self, name))
         for name in ("capacity_sm", "capacity_gpu"):
             room = int(np.min(getattr(self, name), initial=2**62))
             for piece in ("granule_bytes", "signal_bytes"):
@@ -105,7 +109,7 @@ class StageParameters:
 def switch(n_gpus: int, rate_kbs: int, stage: StageParameters) -> Fabric:
     """A non-blocking switch: a granule passes its sender's egress and its receiver's ingress, each at `rate_kbs`."""
     routes = [[[a, n_gpus + b] if a != b else [] for b in range(n_gpus)] for a in range(n_gpus)]
-    return _fabric(n_gpus, [rate_kbs] * (2 * n_gpus), [], routes, stage)
+    return lowered(n_gpus, [rate_kbs] * (2 * n_gpus), [], routes, stage)
 
 
 def direct(n_gpus: int, link_rate_kbs: int, stage: StageParameters) -> Fabric:
@@ -115,24 +119,35 @@ def direct(n_gpus: int, link_rate_kbs: int, stage: StageParameters) -> Fabric:
     port_of = {pair: 2 * n_gpus + index for index, pair in enumerate(links)}
     routes = [[[a, port_of[a, b], n_gpus + b] if a != b else [] for b in range(n_gpus)] for a in range(n_gpus)]
     rates = [link_rate_kbs * peers] * (2 * n_gpus) + [link_rate_kbs] * len(links)
-    return _fabric(n_gpus, rates, [f"link {a}>{b}" for a, b in links], routes, stage)
+    return lowered(n_gpus, rates, [f"link {a}>{b}" for a, b in links], routes, stage)
 
 
 def mirrored(fabric: Fabric) -> Fabric:
     """Two GPUs in place of many equal ones: GPU 0, and GPU 1 for all its peers.
 
-    Both directions pass the egress of GPU 0 and one ingress: what peers send to GPU 0 mirrors what it sends to them. Of a
-    `direct` wiring only egress and ingress remain, which is exact if traffic is spread evenly over the links.
+    Both directions pass the egress of GPU 0 and one ingress: what peers send to GPU 0 mirrors what it sends to them. No
+    link between remains; where links carry less than the ports of GPUs while all send to all, the two ports are that much
+    slower, which is exact if traffic is spread evenly. Raises `InputError` if some GPUs are further away than others.
     """
     n, route = fabric.n_gpus, [0, 3]
     peer = min(1, n - 1)
     own, between = fabric.latency_ps[0, 0], fabric.latency_ps[0, peer]
+    if n > 1 and (fabric.latency_ps[~np.eye(n, dtype=bool)] != between).any():
+        reason = "needs GPUs that are all equally far from each other, which they are not on this topology"
+        raise InputError(reason, field="ranks", value="symmetric", allowed="all")
+    if between == 0:
+        reason = "needs a latency above 0: what two GPUs do at one instant shares one egress, in an order that means nothing"
+        raise InputError(reason, field="latency", value=0)
+    rates = fabric.rates_kbs[[0, peer, n, n + peer]]
+    if n > 1 and fabric.n_ports > 2 * n:
+        offered = int(min(fabric.rates_kbs[0, SCATTER], fabric.rates_kbs[n, PLAIN]))
+        rates = np.maximum(1, (rates * min(1.0, round(all_to_all(fabric).rate_kbs / offered, 6))).astype(np.int64))
     return replace(
         fabric,
         n_gpus=2,
         capacity_sm=fabric.capacity_sm[[0, peer]],
         capacity_gpu=fabric.capacity_gpu[[0, peer]],
-        rates_kbs=fabric.rates_kbs[[0, peer, n, n + peer]],
+        rates_kbs=rates,
         route_first=np.array([0, 0, 2, 4, 4], dtype=np.int32),
         route_ports=np.array(route + route, dtype=np.int32),
         latency_ps=np.array([[own, between], [between, own]], dtype=np.int64),
@@ -140,19 +155,29 @@ def mirrored(fabric: Fabric) -> Fabric:
     )
 
 
-def _fabric(
-    n_gpus: int, rates: Sequence[int], link_names: list[str], routes: list[list[list[int]]], stage: StageParameters
+def lowered(
+    n_gpus: int,
+    rates_kbs: Sequence[int],
+    link_names: Sequence[str],
+    routes: Sequence[Sequence[Sequence[int]]],
+    stage: StageParameters,
+    latency_ps: Array | None = None,
 ) -> Fabric:
+    """A Fabric from the rates of all ports (egress, ingress, links) and `routes[source][destination]`.
+
+    `latency_ps` by source and destination; without it `stage.latency_ps` holds for all. Raises `InputError`.
+    """
     for name in ("fan_out_efficiency", "duplex_efficiency", "reduce_efficiency"):
         efficiency = getattr(stage, name)
         if not 0 < efficiency <= 1:
             raise InputError("must be above 0 and at most 1", field=name, value=efficiency)
-    plain = np.array(rates, dtype=float) * stage.duplex_efficiency
+    plain = np.array(rates_kbs, dtype=float) * stage.duplex_efficiency
     by_use = np.stack([plain, plain, plain], axis=1)
     by_use[:n_gpus, SCATTER] *= stage.fan_out_efficiency
     by_use[n_gpus : 2 * n_gpus, REDUCE_RATE] *= stage.reduce_efficiency
     ports_by_pair = [ports for row in routes for ports in row]
-    latency = np.full((n_gpus, n_gpus), stage.latency_ps, dtype=np.int64)
+    latency = np.full((n_gpus, n_gpus), stage.latency_ps) if latency_ps is None else latency_ps
+    latency = latency.astype(np.int64)
     np.fill_diagonal(latency, stage.local_latency_ps)
     return Fabric(
         n_gpus=n_gpus,
@@ -163,7 +188,9 @@ def _fabric(
         route_first=np.concatenate([[0], np.cumsum([len(ports) for ports in ports_by_pair])]).astype(np.int32),
         route_ports=np.array([port for ports in ports_by_pair for port in ports], dtype=np.int32),
         latency_ps=latency,
-        port_names=tuple([f"egress {g}" for g in range(n_gpus)] + [f"ingress {g}" for g in range(n_gpus)] + link_names),
+        port_names=tuple(
+            [f"egress {g}" for g in range(n_gpus)] + [f"ingress {g}" for g in range(n_gpus)] + [*link_names]
+        ),
         signal_bytes=stage.signal_bytes,
         request_permille=stage.request_permille,
         fair_replies=stage.fair_replies,

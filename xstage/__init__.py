@@ -3,6 +3,7 @@
     import xstage as xs
 
     xs.run("isolated-burst")                            # a scenario of the catalogue, or a YAML file
+    xs.compare("megamoe-flash-wave")                    # its policies side by side; xs.explain, xs.tune
     xs.audit("hgx-b200", producers=148, burst="32 KiB", gap="4 us")
     xs.catalogue()                                      # what there is to run, as a DataFrame
 
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import Run, audit, catalogue, load_machine, load_scenario, run
+    from .comparison import Comparison, compare
     from .diagnosis import doctor
+    from .explanation import Explanation, explain
     from .hw_validate.validate import calibrate, validate
     from .scenarios.loader import build_program
     from .scenarios.schema import Scenario
@@ -24,12 +27,17 @@ if TYPE_CHECKING:
     from .sim.machine import Machine
     from .sim.program import Program
     from .sim.program_builder import ProgramBuilder
+    from .sweeps.estimate import Estimate, estimate
+    from .sweeps.run import Sweep, sweep
+    from .tuning import Tuning, tune
 
     __version__: str
 
 _HOMES = {
     "api": ("Run", "audit", "catalogue", "load_machine", "load_scenario", "run"),
+    "comparison": ("Comparison", "compare"),
     "diagnosis": ("doctor",),
+    "explanation": ("Explanation", "explain"),
     "hw_validate.validate": ("calibrate", "validate"),
     "scenarios.loader": ("build_program",),
     "scenarios.schema": ("Scenario",),
@@ -37,11 +45,17 @@ _HOMES = {
     "sim.machine": ("Machine",),
     "sim.program": ("Program",),
     "sim.program_builder": ("ProgramBuilder",),
+    "sweeps.estimate": ("Estimate", "estimate"),
+    "sweeps.run": ("Sweep", "sweep"),
+    "tuning": ("Tuning", "tune"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Comparison",
     "DeadlockError",
+    "Estimate",
+    "Explanation",
     "InputError",
     "LimitError",
     "Machine",
@@ -50,15 +64,22 @@ __all__ = [
     "ProgramError",
     "Run",
     "Scenario",
+    "Sweep",
+    "Tuning",
     "XstageError",
     "audit",
     "build_program",
     "calibrate",
     "catalogue",
+    "compare",
     "doctor",
+    "estimate",
+    "explain",
     "load_machine",
     "load_scenario",
     "run",
+    "sweep",
+    "tune",
     "validate",
 ]
 

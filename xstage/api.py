@@ -79,7 +79,7 @@ def run(
     from .sim.metrics import summarise
 
     started = time.perf_counter()
-    resolved = _resolved(scenario, overrides)
+    resolved = resolved_scenario(scenario, overrides)
     chosen = _one_of(engine or resolved.scenario.engine, "engine", ENGINES)
     level = _one_of(trace or resolved.scenario.trace, "trace", TRACE_LEVELS)
     program, fabric = resolved.program(), resolved.fabric()
@@ -121,7 +121,7 @@ def audit(
 
 
 def catalogue() -> pd.DataFrame:
-    """The scenarios and machines that come with xstage: kind, name, what it is."""
+    """The scenarios, studies and machines that come with xstage: kind, name, what it is."""
     import pandas as pd
 
     return pd.DataFrame(catalogue_rows())
@@ -130,16 +130,17 @@ def catalogue() -> pd.DataFrame:
 def catalogue_rows() -> list[dict[str, str]]:
     """The rows of `catalogue`."""
     from .scenarios.catalogue import entries
+    from .scenarios.study import load_study
 
-    return [
-        {"kind": "scenario", "name": entry.name, "text": load(entry.name).scenario.question}
-        if entry.kind == "scenario"
-        else {"kind": "machine", "name": entry.name, "text": load_machine(entry.name).description}
-        for entry in entries()
-    ]
+    text_of = {
+        "machine": lambda name: load_machine(name).description,
+        "scenario": lambda name: load(name).scenario.question,
+        "study": lambda name: load_study(name).study.question,
+    }
+    return [{"kind": entry.kind, "name": entry.name, "text": text_of[entry.kind](entry.name)} for entry in entries()]
 
 
-def _resolved(
+def resolved_scenario(
     scenario: str | Path | Mapping[str, Any] | Scenario | Resolved, overrides: Mapping[str, Any] | None
 ) -> Resolved:
     if not isinstance(scenario, Resolved):

@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from .demo_bursts import bursts
+from .demo_schedules import schedules
 from .demo_section import Agreement, Job, Section
 from .output import table
 from .sim.errors import InputError
 
-SECTIONS: tuple[Callable[[Job], Section], ...] = (bursts,)
+SECTIONS: tuple[Callable[[Job], Section], ...] = (bursts, schedules)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -72,6 +73,12 @@ def engine_is_compiled() -> bool:
     changed = source.stat().st_mtime
     kept = (index for folder in _cache_folders() for index in folder.glob(f"{source.stem}.*.nbi"))
     return any(index.stat().st_mtime >= changed for index in kept)
+
+
+def announce_compilation() -> None:
+    """Say on standard error that the next run compiles the engine first, if so."""
+    if not engine_is_compiled():
+        print("Compiling the engine, once for this installation: some 20 s", file=sys.stderr)
 
 
 def _compiled_engine() -> Iterator[Check]:

@@ -57,6 +57,12 @@ def show(*parts: Any) -> None:
     _print(Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _NO_LIMIT), parts)
 
 
+def warn(sentences: Iterable[str]) -> None:
+    """Say on standard error what a person should know, but nothing failed of."""
+    for sentence in sentences:
+        print(f"xstage: warning: {sentence}", file=sys.stderr)
+
+
 @contextmanager
 def progress(doing: str) -> Iterator[None]:
     """Say on standard error what is being done, if it is a terminal."""
@@ -107,10 +113,15 @@ def run_parts(run: Run) -> list[Any]:
 
 def run_html(run: Run) -> str:
     """The same as HTML, for notebooks."""
+    return parts_html(run_parts(run))
+
+
+def parts_html(parts: Iterable[Any]) -> str:
+    """Text and tables as HTML, for notebooks."""
     from rich.console import Console
 
-    console = Console(record=True, width=120, file=io.StringIO(), highlight=False)
-    _print(console, run_parts(run))
+    console = Console(record=True, width=160, file=io.StringIO(), highlight=False)
+    _print(console, parts)
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 

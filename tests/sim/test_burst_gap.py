@@ -26,6 +26,7 @@ from xstage.sim.burst_gap import (
     t_iss0,
 )
 from xstage.sim.errors import InputError
+from xstage.sim.units import parse_time
 
 KIB, MIB, US, GBS = 2**10, 2**20, 1e6, 1e6
 MODES = ("isolated", "free_running", "synchronised")
@@ -301,3 +302,10 @@ def test_a_negative_start_up_a_fraction_of_a_train_and_an_audit_of_many_are_refu
         backlog(PAPER, K, B, 0, -1, "synchronised")
     with pytest.raises(InputError, match="one stage and one burst"):
         audit(PAPER, K, np.array([B, B]), 0)
+
+
+@given(st.integers(100, 148), st.integers(20_000, 33_000))
+def test_the_gap_that_an_audit_advises_fits_when_it_is_taken(producers: int, size: int) -> None:
+    advised = audit(PAPER, producers, size, 0.0)
+    assert advised.recovery_gap_us is not None
+    assert audit(PAPER, producers, size, parse_time(f"{advised.recovery_gap_us} us")).fits == (advised.first_stall_us == 0)

@@ -1,0 +1,142 @@
+"""Figures of whole schedules: Tensor Core use over time, where lanes stand still, the waterfall, the curve of a setting.
+
+Each function draws one DataFrame, so that a figure can be drawn again from the CSV that is saved beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from .style import AMBER, BLUE, DASHES, GREEN, INK, MUTED, ORANGE, PINK, SKY, house_style, mark_x
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CAUSE_COLOURS = {"stall": ORANGE, "inputs": BLUE, "slot": SKY, "peer": GREEN, "ring": PINK, "barrier": AMBER}
+OTHER_COLOURS = {"issue": "#999999", "window": "#bbbbbb", "task": "#dddddd"}
+TENSOR_ROLES, STORING_ROLES = ("mma", "math"), ("epilogue", "store")
+"""Of roles that store only the stall is shown: they wait for tiles by design, which would dwarf it. Others are left out."""
+
+
+def timeline_figure(data: pd.DataFrame) -> Figure:
+    """Use of Tensor Cores and of the egress over time, one panel a policy, on one time axis.
+
+    `data`: columns policy, time_us, tensor_core_pct, egress_pct, as steps; makespan_us, the same in all rows of a policy.
+    """
+    policies = list(dict.fromkeys(data["policy"]))
+    with house_style():
+        figure = Figure(figsize=(6.4, 0.9 + 1.5 * len(policies)))
+        panels = figure.subplots(len(policies), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+        for axes, policy in zip(panels, policies, strict=True):
+            mine = data[data["policy"] == policy]
+            end = mine["makespan_us"].iloc[0]
+            axes.fill_between(
+                mine["time_us"], mine["tensor_core_pct"], step="post", color=BLUE, alpha=0.35, linewidth=0,
+                label="Tensor Cores",
+            )  # fmt: skip
+            axes.step(mine["time_us"], mine["tensor_core_pct"], where="post", color=BLUE, linewidth=1.0)
+            axes.step(mine["time_us"], mine["egress_pct"], where="post", color=ORANGE, linewidth=1.0, label="egress")
+            axes.axvline(end, color=INK, linewidth=1.0, linestyle=DASHES)
+            axes.set_title(f"{policy}: {end:.0f} µs")
+        panels[0].legend(loc="upper right", bbox_to_anchor=(1, 1.22), ncols=2)
+        panels[-1].set(
+            xlim=(0, data["makespan_us"].max() * 1.01), ylim=(0, 112), yticks=(0, 50, 100), xlabel="time, µs"
+        )
+        figure.supylabel("in use, %", fontsize="medium")
+    return figure
+
+
+def breakdown_figure(data: pd.DataFrame) -> Figure:
+    """Stall and waits of a Tensor Core lane by cause, and the stall of the lanes that store: means by role, a bar a policy.
+
+    Where there are no Tensor Cores, stall and waits of every role.
+    `data`: columns policy, role, what (busy, stall, wait, idle), cause, mean_us; see `breakdown` in sim/activity.py.
+    """
+    still = data[data["what"].isin(("stall", "wait"))]
+    still = still.assign(name=still["cause"].where(still["what"] == "wait", "stall"))
+    if still["role"].isin(TENSOR_ROLES).any():
+        storing = still["role"].isin(STORING_ROLES) & (still["what"] == "stall")
+        still = still[still["role"].isin(TENSOR_ROLES) | storing]
+    roles = list(dict.fromkeys(still["role"]))
+    labels = [(role, policy) for role in roles for policy in dict.fromkeys(data["policy"])
+              if ((data["role"] == role) & (data["policy"] == policy)).any()]  # fmt: skip
+    with house_style():
+        figure = Figure(figsize=(6.4, 1.1 + 0.32 * max(1, len(labels))))
+        axes = figure.add_subplot(xlabel="stall and wait, µs a lane", title="What keeps lanes from going on")
+        left = np.zeros(len(labels))
+        for name, colour in (CAUSE_COLOURS | OTHER_COLOURS).items():
+            time = np.array([_time(still, role, policy, name) for role, policy in labels])
+            if time.any():
+                label = name if name == "stall" else f"wait: {name}"
+                axes.barh(range(len(labels)), time, left=left, color=colour, label=label, height=0.7)
+                left += time
+        axes.set_yticks(range(len(labels)), [f"{role}, {policy}" for role, policy in labels])
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        if left.any():
+            axes.set_xlim(0, 1.04 * left.max())
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _time(still: pd.DataFrame, role: str, policy: str, name: str) -> float:
+    chosen = (still["role"] == role) & (still["policy"] == policy) & (still["name"] == name)
+    return float(still.loc[chosen, "mean_us"].sum())
+
+
+def waterfall_figure(data: pd.DataFrame) -> Figure:
+    """The makespan as bars that begin where the one before ends, the removable ones first.
+
+    `data`: columns cause, us, removed_by (None for what is left), in order.
+    """
+    with house_style():
+        figure = Figure(figsize=(6.4, 1.0 + 0.36 * (len(data) + 1)))
+        total = float(data["us"].sum())
+        axes = figure.add_subplot(xlabel="time, µs", title=f"Where {total:.0f} µs go")
+        end = np.cumsum(data["us"].to_numpy(dtype=float))
+        for row, (us, until, removed) in enumerate(zip(data["us"], end, data["removed_by"], strict=True)):
+            removable = isinstance(removed, str)
+            axes.barh(row, us, left=until - us, color=ORANGE if removable else BLUE, height=0.7)
+            axes.annotate(
+                f"{us:.1f}", (max(until, until - us), row), xytext=(4, 0), textcoords="offset points", va="center",
+                fontsize="small",
+            )  # fmt: skip
+            axes.plot([until, until], [row + 0.35, row + 0.65], color=MUTED, linewidth=0.8)
+        axes.barh(len(data), total, color=MUTED, height=0.7)
+        axes.set_yticks(range(len(data) + 1), [*data["cause"], "makespan"])
+        axes.set_xlim(min(0.0, float((end - data["us"]).min())), 1.12 * total)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.barh(0, 0, color=ORANGE, label="can be removed")
+        axes.barh(0, 0, color=BLUE, label="what is left")
+        axes.legend(loc="upper right")
+    return figure
+
+
+def tune_figure(data: pd.DataFrame, policy: str, setting: str | None, knee: int | None, own_us: float | None) -> Figure:
+    """Makespan over one setting of a policy, with the knee marked; without a setting, the best of each policy.
+
+    `data`: columns policy, makespan_us, and one for the setting. `own_us` is the scenario as it is written.
+    """
+    with house_style():
+        figure = Figure()
+        axes = figure.add_subplot(ylabel="makespan, µs")
+        if setting is None:
+            best = data.groupby("policy", sort=False)["makespan_us"].min().dropna()
+            axes.bar(range(len(best)), best, color=BLUE, width=0.6)
+            axes.set_xticks(range(len(best)), list(best.index))
+            axes.set(title="The best of each policy", ylim=(0, None))
+            return figure
+        mine = data[(data["policy"] == policy) & data[setting].notna() & data["makespan_us"].notna()]
+        curve = mine.groupby(setting)["makespan_us"].min()
+        axes.plot(curve.index.astype(float), curve, "o-", color=BLUE, linewidth=1.2, label=policy)
+        axes.set(xlabel=setting.replace("_", " "), title=f"What {setting.replace('_', ' ')} does to {policy}")
+        if own_us is not None:
+            axes.axhline(own_us, color=ORANGE, linewidth=1.2, linestyle=DASHES, label="as it is written")
+        if knee is not None:
+            mark_x(axes, knee, rf"$D_\mathrm{{knee}}$ = {knee}", top=0.62)
+        axes.legend(loc="best")
+    return figure

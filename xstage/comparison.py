@@ -1,0 +1,206 @@
+"""`xstage compare`: the policies of one scenario side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .api import resolved_scenario
+from .counted_progress import Report, unreported
+from .output import parts_html, table
+from .reruns import Given, Parameters, choices_of, chosen_policies, simulated, under_policy
+from .scenarios.loader import Resolved
+from .sim.errors import InputError, XstageError
+from .sim.units import PS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from .scenarios.schema import TraceLevel
+    from .sim.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyRun:
+    """One policy: what was found, or the error that kept it from running. `trace` is there if it was to be kept."""
+
+    policy: str
+    parameters: Parameters
+    found: dict[str, Any] | None
+    error: str | None = None
+    trace: Trace | None = None
+
+    def as_dict(self, baseline_us: float | None) -> dict[str, Any]:
+        found = self.found or dict.fromkeys(_FOUND)
+        makespan = found["makespan_us"]
+        speedup = baseline_us / makespan if baseline_us and makespan else None
+        return {"policy": self.policy, "parameters": self.parameters, "makespan_us": makespan, "speedup": speedup,
+                **found, "error": self.error}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Comparison:
+    """The same scenario under several policies. The first is the baseline of the speedups."""
+
+    resolved: Resolved
+    runs: tuple[PolicyRun, ...]
+    timing: dict[str, float]
+
+    @property
+    def baseline(self) -> str:
+        return self.runs[0].policy
+
+    def rows(self) -> list[dict[str, Any]]:
+        first = self.runs[0].found
+        return [run.as_dict(first["makespan_us"] if first else None) for run in self.runs]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage compare --json`, without the fields that all answers share."""
+        return {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name,
+                "baseline": self.baseline, "policies": self.rows()}  # fmt: skip
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a policy, with the waits by cause and the spans by phase in columns of their own."""
+        import pandas as pd
+
+        flat = []
+        for row in self.rows():
+            waits, spans = row.pop("wait_us") or {}, row.pop("spans") or {}
+            del row["breakdown"], row["phases"]
+            row |= {f"wait_{cause}_us": time for cause, time in waits.items()}
+            row |= {f"span_{phase}_{name}": value for phase, span in spans.items() for name, value in span.items()}
+            flat.append(row)
+        return pd.DataFrame(flat)
+
+    def breakdown(self) -> pd.DataFrame:
+        """One row a policy, role and stretch of time: policy, role, lanes, what, cause, mean_us."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"policy": run.policy} | row for run in self.runs if run.found for row in run.found["breakdown"]
+        )
+
+    def timelines(self, bins: int = 160) -> pd.DataFrame:
+        """Use of Tensor Cores and egress over time, for the policies whose trace was kept: policy, makespan_us, and the
+        columns of `timeline` in sim/activity.py. Raises `InputError` if no trace was kept.
+        """
+        import pandas as pd
+
+        from .sim.activity import timeline
+
+        kept = [(run.policy, run.trace, run.trace.makespan_ps / PS_PER_US) for run in self.runs if run.trace]
+        if not kept:
+            raise InputError("is needed for timelines", field="trace", value="summary", allowed=["full"])
+        until = max(makespan for *_, makespan in kept)
+        parts = [timeline(trace, bins, until).assign(policy=name, makespan_us=us) for name, trace, us in kept]
+        return pd.concat(parts, ignore_index=True)
+
+    def plot(self) -> Figure:
+        """Stall and waits of each policy, by role."""
+        from .plots.schedule_figures import breakdown_figure
+
+        return breakdown_figure(self.breakdown())
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(run.policy for run in self.runs)} on {self.resolved.scenario.name}>"
+
+    def _repr_html_(self) -> str:
+        return parts_html(comparison_parts(self))
+
+
+def compare(
+    scenario: Given,
+    policies: Sequence[str] | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    trace: TraceLevel = "summary",
+    progress: Report = unreported,
+) -> Comparison:
+    """Run a scenario under each of `policies`, by default all of its workload, its own first.
+
+    The scenario's own policy runs as it is written, another with its own choices. One that cannot run this shape or machine
+    becomes a row with its error. `trace="full"` keeps the traces, for timelines. Raises `InputError` for an unknown policy
+    or a workload that has none.
+    """
+    started = time.perf_counter()
+    resolved = resolved_scenario(scenario, overrides)
+    choices = choices_of(resolved)
+    names, runs = chosen_policies(choices, policies), []
+    for done, name in enumerate(names):
+        progress(done, len(names))
+        try:
+            changed, parameters = under_policy(resolved, name, choices[name])
+            ran = simulated(changed, trace)
+            runs.append(PolicyRun(name, parameters, _found(ran), trace=ran if trace == "full" else None))
+        except XstageError as error:
+            runs.append(PolicyRun(name, {}, None, str(error)))
+    progress(len(names), len(names))
+    return Comparison(resolved, tuple(runs), {"wall_s": time.perf_counter() - started})
+
+
+_FOUND = (
+    "makespan_us", "sender_visible_us", "stall_total_us", "wait_us", "tensor_core_use_pct", "egress_use_pct",
+    "occupancy_peak_bytes", "spans", "phases", "breakdown",
+)  # fmt: skip
+
+
+def _found(trace: Trace) -> dict[str, Any]:
+    from .sim import activity
+    from .sim.metrics import summarise
+
+    metrics = summarise(trace) | {
+        "wait_us": activity.waits_us(trace),
+        "tensor_core_use_pct": activity.tensor_core_use_pct(trace),
+        "phases": activity.phase_windows(trace),
+        "breakdown": activity.breakdown(trace),
+    }
+    return {name: metrics[name] for name in _FOUND}
+
+
+def comparison_parts(done: Comparison) -> list[Any]:
+    """The comparison for a person."""
+    resolved, rows = done.resolved, done.rows()
+    ran = [row for row in rows if row["error"] is None]
+    causes = sorted({cause for row in ran for cause in row["wait_us"]})
+    columns = ("policy", "makespan", "speedup", "stall", *(f"wait: {cause}" for cause in causes), "Tensor Cores",
+               "egress", "")  # fmt: skip
+    lines = [
+        (
+            row["policy"],
+            f"{row['makespan_us']:.3f}",
+            "" if row["speedup"] is None else f"{row['speedup']:.3f}",
+            f"{row['stall_total_us']:.3f}",
+            *(f"{row['wait_us'].get(cause, 0.0):.3f}" for cause in causes),
+            "" if row["tensor_core_use_pct"] is None else f"{row['tensor_core_use_pct']:.1f} %",
+            f"{row['egress_use_pct']:.1f} %",
+            parameters_text(row["parameters"]),
+        )
+        for row in ran
+    ]
+    phases = list(dict.fromkeys(phase for row in ran for phase in row["spans"]))
+    spans = [(phase, *(_span_text(row["spans"].get(phase)) for row in ran)) for phase in phases]
+    parts: list[Any] = [
+        f"{resolved.scenario.name}: {resolved.scenario.question}",
+        f"{resolved.scenario.workload.kind} on {resolved.scenario.workload.gpus} GPUs of {resolved.machine.name}; "
+        f"speedups over {done.baseline}",
+        "",
+        table("us; stall summed over lanes, waits the mean of a Tensor Core lane", columns, lines),
+        "",
+        table("how long a task takes, us: median / 95 %", ("phase", *(row["policy"] for row in ran)), spans),
+    ]
+    failed = [(row["policy"], row["error"]) for row in rows if row["error"] is not None]
+    if failed:
+        parts += ["", table("cannot run", ("policy", "why"), failed)]
+    return parts
+
+
+def _span_text(span: Mapping[str, float] | None) -> str:
+    return "" if span is None else f"{span['median_us']:.3f} / {span['p95_us']:.3f}"
+
+
+def parameters_text(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in parameters.items())
