@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from .comparison import Comparison, compare
     from .diagnosis import doctor
     from .explanation import Explanation, explain
+    from .hw_validate.readers.read import read_trace
     from .hw_validate.validate import calibrate, validate
+    from .machine_fit import MachineFit, fit_machine
+    from .plots.traces.write import write_trace
+    from .predictions import Published, published
     from .scenarios.loader import build_program
     from .scenarios.schema import Scenario
     from .sim.errors import DeadlockError, InputError, LimitError, ProgramError, XstageError
@@ -38,7 +42,11 @@ _HOMES = {
     "comparison": ("Comparison", "compare"),
     "diagnosis": ("doctor",),
     "explanation": ("Explanation", "explain"),
+    "hw_validate.readers.read": ("read_trace",),
     "hw_validate.validate": ("calibrate", "validate"),
+    "machine_fit": ("MachineFit", "fit_machine"),
+    "plots.traces.write": ("write_trace",),
+    "predictions": ("Published", "published"),
     "scenarios.loader": ("build_program",),
     "scenarios.schema": ("Scenario",),
     "sim.errors": ("DeadlockError", "InputError", "LimitError", "ProgramError", "XstageError"),
@@ -59,9 +67,11 @@ __all__ = [
     "InputError",
     "LimitError",
     "Machine",
+    "MachineFit",
     "Program",
     "ProgramBuilder",
     "ProgramError",
+    "Published",
     "Run",
     "Scenario",
     "Sweep",
@@ -75,12 +85,16 @@ __all__ = [
     "doctor",
     "estimate",
     "explain",
+    "fit_machine",
     "load_machine",
     "load_scenario",
+    "published",
+    "read_trace",
     "run",
     "sweep",
     "tune",
     "validate",
+    "write_trace",
 ]
 
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 Scenario = Annotated[str, typer.Argument(metavar="SCENARIO", help="A name from `xstage scenarios`, or a YAML file.")]
 Policies = Annotated[
     str | None,
-    typer.Option(metavar="A,B,...", help="Policies of the workload; all if left out. The first is the baseline."),
+    typer.Option(
+        metavar="A,B,...", help="Policies of the workload; all if left out. `compare` takes the first as baseline."
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
