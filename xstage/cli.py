@@ -12,15 +12,17 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from .commands_published import register as register_published
+from .commands_schedule import register as register_schedule
+from .commands_sweep import register as register_sweep
+from .commands_trace import register as register_trace
 from .commands_validate import register as register_validate
-from .output import print_json, progress, show, table, with_common_fields
-
-if TYPE_CHECKING:
-    from .api import Run
+from .diagnosis import announce_compilation
+from .output import print_json, progress, show, table, warn, with_common_fields
 
 # The class of all errors in a command line; where it can be imported from depends on the version of typer.
 CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -102,31 +104,40 @@ def run(
     ],
     engine: Annotated[str | None, typer.Option(help="simpy (readable) or compiled (fast).")] = None,
     overrides: Overrides = None,
-    trace: Annotated[Path | None, typer.Option(help="Write every op of every lane to this .parquet file.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write every op of every lane: .parquet, .pftrace (Perfetto) or .json (Kineto)."),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what each part of the scenario became.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a scenario and print where the time goes."""
     from .api import run as simulate
+    from .commands_trace import write
+    from .no_effect import without_effect
+    from .plots.traces.write import check_suffix
     from .scenarios.loader import load, parse_overrides
 
     started = time.perf_counter()
     if trace is not None:
-        _check_suffix(trace)
-    resolved = load(scenario, parse_overrides(overrides or []), label="--set")
+        check_suffix(trace, "--trace")
+    changes = parse_overrides(overrides or [])
+    resolved = load(scenario, changes, label="--set")
     if (engine or resolved.scenario.engine) == "compiled":
-        _announce_compilation()
+        announce_compilation()
     with progress(f"Simulating {resolved.scenario.name}"):
         done = simulate(resolved, engine=engine, trace="full" if trace else None)  # type: ignore[arg-type]
     answer, parts = done.as_dict(), []
+    if idle := without_effect(scenario, changes, resolved, done.program, done.fabric):
+        answer["warnings"] = idle
+        warn(idle)
     if explain:
-        from .explain import explain as explained
-        from .explain import explain_parts
+        from .scenario_parts import scenario_parts, shown_parts
 
-        answer["explain"] = explained(resolved, done.program, done.fabric)
-        parts += explain_parts(answer["explain"])
+        answer["explain"] = scenario_parts(resolved, done.program, done.fabric)
+        parts += shown_parts(answer["explain"])
     if trace is not None:
-        _write_trace(done, trace)
+        write(done.trace, trace)
         answer["trace"] = str(trace)
     if as_json:
         timing = done.timing | {"wall_s": time.perf_counter() - started}
@@ -178,7 +189,7 @@ def audit(
 
 @scenarios_app.callback()
 def scenarios(context: typer.Context, as_json: AsJson = False) -> None:
-    """List, show and describe the scenarios and machines that come with xstage."""
+    """List, show and describe the scenarios, studies and machines that come with xstage."""
     if context.invoked_subcommand is None:
         list_scenarios(as_json)
     elif as_json:
@@ -187,14 +198,14 @@ def scenarios(context: typer.Context, as_json: AsJson = False) -> None:
 
 @scenarios_app.command("list")
 def list_scenarios(as_json: AsJson = False) -> None:
-    """List the scenarios and the machines."""
+    """List the scenarios, the studies and the machines."""
     from .api import catalogue_rows
 
     started = time.perf_counter()
     rows = catalogue_rows()
     listed = {
-        f"{kind}s": [{"name": row["name"], "text": row["text"]} for row in rows if row["kind"] == kind]
-        for kind in ("scenario", "machine")
+        plural: [{"name": row["name"], "text": row["text"]} for row in rows if row["kind"] == kind]
+        for kind, plural in (("scenario", "scenarios"), ("study", "studies"), ("machine", "machines"))
     }
     if as_json:
         print_json(with_common_fields(listed, {"wall_s": time.perf_counter() - started}))
@@ -202,19 +213,27 @@ def list_scenarios(as_json: AsJson = False) -> None:
     names = {kind: [(entry["name"], entry["text"].strip()) for entry in found] for kind, found in listed.items()}
     show(
         table("scenarios: xstage run NAME", ("name", "answers"), names["scenarios"]), "",
+        table("studies: xstage sweep NAME -o DIR", ("name", "answers"), names["studies"]), "",
         table("machines: the `machine` of a scenario", ("name", "what it is"), names["machines"]),
     )  # fmt: skip
 
 
 @scenarios_app.command("show")
 def show_scenario(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A scenario or a machine.")], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A scenario, a study or a machine.")],
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the topology instead: .png, .svg or .pdf.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the file of a scenario or machine, to be copied and changed."""
+    """Print the file of a scenario, study or machine, to be copied and changed, or draw its topology."""
     from .scenarios.catalogue import find_any
     from .scenarios.document import parse, shown_name
 
     started = time.perf_counter()
+    if plot is not None:
+        _plot_topology(name, plot, as_json)
+        return
     entry = find_any(name)
     text, file = entry.file.read_text(encoding="utf-8"), shown_name(entry.file)
     if as_json:
@@ -257,12 +276,12 @@ def demo(
     ] = Path("out/demo"),
     as_json: AsJson = False,
 ) -> None:
-    """Run the paper's microbenchmarks in both engines, compare with the paper, and draw the figures."""
+    """Run the paper's microbenchmarks and a MegaMoE layer, compare with the paper, and draw the figures."""
     from .demo import demo as run_demo
     from .demo import demo_parts
 
     started = time.perf_counter()
-    _announce_compilation()
+    announce_compilation()
     done = run_demo(output)
     if as_json:
         print_json(with_common_fields(done.as_dict(), done.timing | {"wall_s": time.perf_counter() - started}))
@@ -272,29 +291,26 @@ def demo(
         raise typer.Exit(1)
 
 
+register_published(app)
+register_schedule(app)
+register_sweep(app)
+register_trace(app)
 register_validate(app)
-
-
-def _check_suffix(trace: Path) -> None:
-    from .sim.errors import InputError
-
-    if trace.suffix != ".parquet":
-        raise InputError("has no suffix that can be written", field="--trace", value=str(trace), allowed=".parquet")
-
-
-def _announce_compilation() -> None:
-    from .diagnosis import engine_is_compiled
-
-    if not engine_is_compiled():
-        print("Compiling the engine, once for this installation: some 20 s", file=sys.stderr)
-
-
-def _write_trace(done: Run, file: Path) -> None:
-    from .sim.files import write_whole
-
-    with progress(f"Writing {file}"), write_whole(file) as temporary:
-        done.trace.ops().to_parquet(temporary)
 
 
 def _gap(value: float | None) -> str:
     return "none: no gap helps" if value is None else f"{value:.3f} us"
+
+
+def _plot_topology(name: str, file: Path, as_json: bool) -> None:
+    from .topology_facts import shown_topology
+    from .topology_plot import plot_topology
+
+    started = time.perf_counter()
+    facts, files = plot_topology(name, file)
+    written = [str(path) for path in files]
+    if as_json:
+        answer = {"name": name, "topology": facts, "files": written}
+        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}))
+    else:
+        show(*shown_topology(facts), f"written: {', '.join(written)}")

@@ -19,6 +19,8 @@ HEAVY = {"pandas", "scipy", "pyarrow", "networkx", "numba", "matplotlib"}
         "import xstage; xstage.__version__",
         "from xstage.cli import main; main(['--help'])",
         "from xstage.cli import main; main(['run', '--help'])",
+        "from xstage.cli import main; main(['compare', '--help'])",
+        "import xstage; xstage.compare, xstage.explain, xstage.tune",
         "from xstage.cli import main; main(['audit', '--machine', 'hgx-b200', '--producers', '1', '--bytes', '1 KiB',"
         " '--gap', '0 us'])",
         "from xstage.cli import main; main(['scenarios', '--json'])",

@@ -9,7 +9,7 @@ import numpy as np
 from xstage.sim import program as p
 from xstage.sim.program import Program
 from xstage.sim.program_builder import ProgramBuilder, Seat
-from xstage.sim.topology import Fabric, StageParameters, direct, switch
+from xstage.sim.topology import Fabric, StageParameters, direct, mirrored, switch
 
 KBS_PER_BYTE_PER_PS = 10**9
 OP_MIX = [p.COMPUTE] * 4 + [p.STORE] * 6 + [p.LOAD] * 3 + [p.SIGNAL] * 4 + [p.WAIT] * 2 + [p.RELEASE] * 2
@@ -23,10 +23,17 @@ def random_case(seed: int) -> tuple[Program, Fabric]:
 
 
 def random_fabric(rng: np.random.Generator, n_gpus: int) -> Fabric:
+    stage = random_stage(rng)
+    rate = int(rng.choice([1, 2, 3])) * KBS_PER_BYTE_PER_PS // int(rng.choice([1, 1, 4]))
+    fabric = (switch if rng.random() < 0.6 else direct)(n_gpus, rate, stage)
+    return mirrored(fabric) if n_gpus == 2 and stage.latency_ps and rng.random() < 0.3 else fabric
+
+
+def random_stage(rng: np.random.Generator) -> StageParameters:
     granule = int(rng.choice([1, 3, 4, 16]))
     signal = int(rng.integers(1, granule + 1))
     room = int(rng.integers(granule, 5 * granule + 1))
-    stage = StageParameters(
+    return StageParameters(
         granule_bytes=granule,
         capacity_sm_bytes=room,
         capacity_gpu_bytes=int(rng.integers(room, 3 * room + 1)) if rng.random() < 0.7 else granule,
@@ -38,8 +45,6 @@ def random_fabric(rng: np.random.Generator, n_gpus: int) -> Fabric:
         request_permille=int(rng.choice([0, 190, 500])),
         fair_replies=bool(rng.random() < 0.4),
     )
-    rate = int(rng.choice([1, 2, 3])) * KBS_PER_BYTE_PER_PS // int(rng.choice([1, 1, 4]))
-    return (switch if rng.random() < 0.6 else direct)(n_gpus, rate, stage)
 
 
 def random_program(rng: np.random.Generator, n_gpus: int) -> Program:
@@ -74,6 +79,7 @@ def _random_gpu(
 ) -> None:
     n_seats, n_slots, n_groups = int(rng.integers(1, 4)), int(rng.integers(0, 3)), int(rng.integers(1, 4))
     queues = []
+    guards_in_use = rng.random() < 0.4
     for _ in range(int(rng.integers(1, 4))):
         tasks = []
         for _ in range(int(rng.integers(0, 5))):
@@ -84,10 +90,8 @@ def _random_gpu(
                 for _ in range(n_seats)
             ]
             counters = rng.integers(0, n_counters, 2) * n_gpus + gpu
-            guards = [
-                (int(counter), int(rng.integers(0, 3)))
-                for counter in counters[: rng.integers(0, 3) * rng.integers(0, 2)]
-            ]
+            guarded = counters[: rng.integers(0, 3)] if guards_in_use else []
+            guards = [(int(counter), int(rng.integers(0, 3))) for counter in guarded]
             tasks.append(builder.tasks(runs[0], n_seats, guards=guards, phase=str(rng.choice(["a", "b"]))))
         queues.append(builder.queue(tasks))
     for _ in range(n_groups):

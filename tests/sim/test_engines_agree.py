@@ -7,7 +7,10 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from xstage.sim import engine_compiled, engine_simpy
+from xstage.sim import program as p
 from xstage.sim.outcome import Layout
+from xstage.sim.program_builder import ProgramBuilder, Seat
+from xstage.sim.topology import StageParameters, switch
 
 from .random_programs import random_case
 
@@ -38,6 +41,24 @@ def test_twenty_thousand_random_programs() -> None:
         found = list(pool.map(disagreements_of_chunk, range(2000, 22_000, CHUNK)))
     assert len(found) == 200
     assert [line for chunk in found for line in chunk] == []
+
+
+def test_a_group_that_moves_on_no_longer_looks_at_the_guards_it_waited_for() -> None:
+    """It waits for either of two guards; when one holds, the other must not wake it later."""
+    b = ProgramBuilder(1)
+    counters = b.counters(home=[0, 0, 0], cause="inputs")
+    work = b.op_list([{"kind": p.COMPUTE, "duration_ps": 1}])
+    queues = [b.queue([b.tasks(work, 1, guards=[(counters + i, 1)])]) for i in range(3)]
+    plan = b.plan(repeat=[(queues[0], queues[1], 1), (queues[2], p.NO_QUEUE, 1), queues[1]])
+    b.groups(gpu=0, plan=plan, seats=[Seat("mma")])
+    steps = [[{"kind": p.COMPUTE, "duration_ps": 100}, {"kind": p.SIGNAL, "counter": i, "count": 1}] for i in range(3)]
+    signals = b.op_list([op for step in steps for op in step])
+    b.groups(gpu=0, plan=b.plan(repeat=[b.queue([b.tasks(signals, 1)])]), seats=[Seat("load", sm=1)])
+    program, fabric = b.build(), switch(1, 10**9, StageParameters(8, 64, 64, signal_bytes=8))
+    layout = Layout.of(program, fabric)
+    reference, _ = engine_simpy.run(program, fabric, layout, full=True)
+    outcome, _ = engine_compiled.run(program, fabric, layout, full=True)
+    assert reference.same_as(outcome) == []
 
 
 def test_a_pool_that_is_too_small_at_first_changes_nothing() -> None:

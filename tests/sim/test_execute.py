@@ -152,6 +152,45 @@ def test_direct_links_are_as_wide_as_one_link_towards_one_peer_and_as_all_toward
     assert time_of({1: 30_000, 2: 30_000, 3: 30_000}, fabric) == pytest.approx(30e6, rel=0.05)
 
 
+def test_a_store_at_home_and_to_one_peer_is_no_scatter() -> None:
+    """The rate of a scatter is for stores that are dealt over several other GPUs."""
+
+    def drained_after(shares: dict[int, int]) -> int:
+        b = ProgramBuilder(3)
+        row = b.destination(shares)
+        run = b.op_list([{"kind": p.STORE, "target": row, "bytes": sum(shares.values())}])
+        b.groups(gpu=0, plan=b.plan(repeat=[b.queue([b.tasks(run, 1)])]), seats=[Seat("store")])
+        fabric = switch(3, 1_000_000, replace(STAGE, fan_out_efficiency=0.5, latency_ps=0))
+        return simulate(b.build(), fabric).outcome.arrived_ps
+
+    assert drained_after({1: 1000}) == drained_after({0: 1000, 1: 1000}) == 1_000_000
+    assert drained_after({1: 500, 2: 500}) == 2_000_000
+
+
+def test_a_full_trace_that_cannot_fit_into_memory_is_refused() -> None:
+    b = ProgramBuilder(2)
+    row = b.destination({1: 2**31 - 1})
+    run = b.op_list([{"kind": p.STORE, "target": row, "bytes": 2**31 - 1}] * 3)
+    b.groups(gpu=0, plan=b.plan(repeat=[b.queue([b.tasks(run, 1)])]), seats=[Seat("store")])
+    fine = switch(2, 10**9, replace(STAGE, granule_bytes=1))
+    with pytest.raises(LimitError, match="full trace of .* needs"):
+        simulate(b.build(), fine, trace="full")
+
+
+def test_a_sum_of_times_may_leave_64_bits() -> None:
+    """Ten lanes that stall for over 10^18 ps each."""
+    size = 140_000_000
+    b = ProgramBuilder(2)
+    row = b.destination({1: size})
+    run = b.op_list([{"kind": p.STORE, "target": row, "bytes": size}])
+    queues = b.queues(b.tasks(np.full(10, run), 1) + np.arange(10), np.ones(10, int))
+    b.groups(gpu=0, plan=b.private_plans(queues, 10) + np.arange(10), seats=[Seat("store", sm=np.arange(10))])
+    stage = StageParameters(granule_bytes=10_000_000, capacity_sm_bytes=10_000_000, capacity_gpu_bytes=20_000_000)
+    trace = simulate(b.build(), switch(2, 1, stage))
+    assert summarise(trace)["stall_total_us"] > 2**63 / 1e6
+    assert summarise(trace)["stall_total_us"] == pytest.approx(trace.lanes()["stall_us"].sum())
+
+
 # --- the trace
 
 

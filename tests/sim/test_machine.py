@@ -188,7 +188,7 @@ def test_an_interval_holds_its_value():
         ("interconnect__duplex_efficiency", math.nan),
         ("interconnect__duplex_efficiency", "0.9"),
         ("interconnect__load_request_fraction", -0.1),
-        ("interconnect__kind", "ring"),
+        ("interconnect__kind", "torus"),
         ("interconnect__reply_arbitration", "random"),
         ("interconnect__gpus", 0),
         ("compute__sms", 1.5),

@@ -202,3 +202,50 @@ def test_a_store_too_large_for_one_op_is_refused() -> None:
     b.ops(p.STORE, target=row, bytes=2**31)
     with pytest.raises(ProgramError, match="split it"):
         b.build()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("count", 2**32), ("duration_ps", 1.5), ("kind", 259), ("bytes", 1e30), ("target", -(2**40))]
+)
+def test_numbers_that_a_column_cannot_hold_are_refused_not_wrapped(column: str, value: float) -> None:
+    with pytest.raises(ProgramError, match=rf"ops\.{column}: .*(out of range|no whole number)"):
+        ProgramBuilder(1).ops(**{"kind": p.COMPUTE} | {column: value})
+
+
+def test_names_stand_once_and_phases_exist() -> None:
+    program = two_lane_program([])
+    with pytest.raises(ProgramError, match="roles: a name stands there twice"):
+        replace(program, roles=("mma", "mma"))
+    for phase in (-1, 5):
+        tasks = program.tasks.copy()
+        tasks["phase"] = phase
+        with pytest.raises(ProgramError, match="no such phase"):
+            replace(program, tasks=tasks)
+
+
+def test_flags_and_replicate_have_no_other_values() -> None:
+    program = two_lane_program([STORE])
+    rows, ops = program.destinations.copy(), program.ops.copy()
+    rows["replicate"] = 2
+    ops["flags"] = 4
+    with pytest.raises(ProgramError, match="replicate must be 0 or 1"):
+        replace(program, destinations=rows)
+    with pytest.raises(ProgramError, match="unknown flags"):
+        replace(program, ops=ops)
+
+
+def test_meta_comes_back_as_it_was_kept(tmp_path: Path) -> None:
+    program = replace(two_lane_program([]), meta={"shape": (1, 2), "count": np.int64(3)})
+    program.save(tmp_path / "p.npz")
+    assert program.meta == {"shape": [1, 2], "count": 3}
+    assert Program.load(tmp_path / "p.npz") == program
+    with pytest.raises(ProgramError, match="meta cannot be kept"):
+        replace(program, meta={"machine": object()})
+
+
+@pytest.mark.parametrize("header", ["[1]", "{}", '{"n_gpus": "2", "roles": [], "phases": [], "meta": {}, "format_version": 1}'])
+def test_a_file_with_a_wrong_header_is_refused(tmp_path: Path, header: str) -> None:
+    tables = dict(two_lane_program([]).tables())
+    np.savez(tmp_path / "p.npz", header=np.array(header), **tables)  # type: ignore[arg-type]
+    with pytest.raises(ProgramError):
+        Program.load(tmp_path / "p.npz")

@@ -1,0 +1,257 @@
+"""compare, explain and tune: the contract, bars that add up, and a search that finds what a sweep finds."""
+
+import json
+
+import pytest
+from xstage.scenarios.loader import load
+
+import xstage as xs
+from xstage.cli import main
+from xstage.counted_progress import _lines
+from xstage.explanation import LIMITS
+from xstage.reruns import with_workload
+
+MEGAMOE = {
+    "question": "Which order?",
+    "machine": {"base": "hgx-b200", "overrides": {"compute.sms": 16}},
+    "workload": {"kind": "megamoe", "gpus": 2, "hidden": 512, "intermediate": 256, "experts": 16, "topk": 2,
+                 "tokens": 2048, "policy": "expert_wave"},
+    "granule": "8 KiB",
+}  # fmt: skip
+ATTENTION = {
+    "question": "How many SMs?",
+    "machine": {"base": "xstage-hopper", "overrides": {"compute.sms": 24}},
+    "workload": {"kind": "attention_a2a", "gpus": 2, "heads": 8, "tokens": 4096, "policy": "serial"},
+    "granule": "8 KiB",
+}
+SKEWED = {"workload.routing": {"kind": "zipf", "max_over_mean": 3.0}, "workload.starts": ["0 us", "20 us"]}
+
+
+@pytest.fixture
+def answer(capsys):
+    """Runs a command line with --json; gives its exit code and its answer, which is all of standard output."""
+
+    def run(*words):
+        code = main([*words, "--json"])
+        return code, json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def tuned():
+    return xs.tune(MEGAMOE)
+
+
+def makespan_under(scenario, name, **parameters):
+    resolved = load(scenario)
+    return xs.run(with_workload(resolved, resolved.scenario.workload.with_policy(name, parameters))).makespan_us
+
+
+# compare --------------------------------------------------------------------------------------------------------------
+
+
+def test_compare_answers_with_the_agreed_fields(answer):
+    code, found = answer("compare", "attention-x-stage", "--policies", "serial,piggyback")
+    assert code == 0
+    assert found["baseline"] == "serial"
+    first, second = found["policies"]
+    assert (first["policy"], first["speedup"], first["error"]) == ("serial", 1.0, None)
+    assert second["speedup"] == pytest.approx(first["makespan_us"] / second["makespan_us"])
+    assert set(second) >= {"stall_total_us", "wait_us", "tensor_core_use_pct", "egress_use_pct", "spans", "parameters"}
+    assert set(second["spans"]["attention"]) >= {"median_us", "p95_us"}
+
+
+def test_the_scenarios_own_policy_comes_first_and_runs_as_it_is_written():
+    done = xs.compare(
+        {**MEGAMOE, "workload": MEGAMOE["workload"] | {"policy": {"name": "interleaved", "lead_rows": 640}}}
+    )
+    assert done.baseline == "interleaved"
+    assert done.runs[0].parameters == {"lead_rows": 640}
+    assert done.runs[0].found["makespan_us"] == makespan_under(MEGAMOE, "interleaved", lead_rows=640)
+    assert list(done.frame["policy"])[1:] == ["unfused", "expert_wave", "lag", "alternating", "interleaved_ready"]
+
+
+def test_a_policy_that_cannot_run_is_a_row_with_its_error():
+    done = xs.compare(MEGAMOE, ["expert_wave", "lag"])
+    row = done.rows()[1]
+    assert (row["policy"], row["makespan_us"], row["speedup"]) == ("lag", None, None)
+    assert "schedule of SM90 kernels" in row["error"]
+    assert "lag" in done._repr_html_()
+
+
+@pytest.mark.parametrize("command", ["compare", "tune"])
+def test_an_unknown_policy_is_refused_with_the_known_ones(command, answer):
+    code, found = answer(command, "megamoe-flash-wave", "--policies", "expert_wave,interleafed")
+    assert code == 2
+    assert found["error"]["value"] == "interleafed"
+    assert "did you mean 'interleaved'?" in found["error"]["reason"]
+    assert "expert_wave" in found["error"]["allowed"] and "alternating" in found["error"]["allowed"]
+
+
+@pytest.mark.parametrize("command", ["compare", "tune"])
+def test_a_workload_without_policies_is_refused(command, answer):
+    code, found = answer(command, "isolated-burst")
+    assert (code, found["error"]["field"]) == (2, "workload.kind")
+    assert "megamoe" in found["error"]["allowed"]
+
+
+def test_timelines_need_traces_that_were_kept():
+    done = xs.compare(ATTENTION, ["piggyback", "serial"], trace="full")
+    found = done.timelines(bins=20)
+    assert list(found["policy"].unique()) == ["piggyback", "serial"]
+    assert len(found) == 40 and found["tensor_core_pct"].between(0, 100.001).all()
+    with pytest.raises(xs.InputError, match="trace = 'summary'"):
+        xs.compare(ATTENTION, ["serial"]).timelines()
+
+
+# explain --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [None, ["late_ranks", "imbalance", "drain_rate", "capacity", "latency"]])
+def test_bars_add_up_to_the_makespan_in_any_order(order):
+    done = xs.explain(MEGAMOE, order=order, overrides=SKEWED)
+    assert sum(bar.ps for bar in done.bars) == done.total_ps
+    assert done.total_ps == round(xs.run(MEGAMOE, overrides=SKEWED).makespan_us * 1e6)
+    removable = [bar.name for bar in done.bars if bar.removed]
+    not_there = ("degraded_link", "slow_gpu", "sending")
+    assert removable == (order or [limit.name for limit in LIMITS if limit.name not in not_there])
+    assert done.frame["us"].sum() == pytest.approx(done.as_dict()["total_us"])
+
+
+def test_a_limit_that_is_not_there_has_no_bar():
+    assert [bar.name for bar in xs.explain(MEGAMOE).bars if bar.removed] == ["capacity", "drain_rate", "latency"]
+
+
+@pytest.mark.parametrize(
+    ("name", "disturbance"),
+    [
+        ("degraded_link", {"degraded_link": {"gpu": 0, "factor": 0.2}}),
+        ("slow_gpu", {"slow_gpu": {"gpu": 1, "factor": 1.5}}),
+        ("late_ranks", {"late_gpu": {"gpu": 1, "by": "30 us"}}),
+    ],
+)
+def test_a_disturbance_costs_what_its_removal_saves(name, disturbance):
+    calm, disturbed = xs.explain(MEGAMOE), xs.explain({**MEGAMOE, "disturb": disturbance})
+    assert disturbed.bars[0].name == name
+    assert disturbed.bars[0].ps == disturbed.total_ps - calm.total_ps > 0
+
+
+def test_the_cost_of_a_separate_collective_is_a_bar_of_its_own():
+    done = xs.explain(ATTENTION)
+    bars = {bar.name: bar.ps for bar in done.bars}
+    assert done.largest.name == "sending"
+    assert bars["sending"] > 0.9 * (done.total_ps - 1e6 * makespan_under(ATTENTION, "compute_only"))
+    assert "what the schedule does to send" in done.sentence
+
+
+def test_the_first_limit_alone_saves_what_its_bar_says():
+    first, second = xs.explain("periodic-train", order=["drain_rate", "capacity"]).bars[:2]
+    assert first.ps == first.alone_ps > 0
+    assert second.ps == 0  # nothing stalls once stores drain at once
+
+
+def test_explain_answers_with_the_agreed_fields(answer):
+    code, found = answer("explain", "periodic-train")
+    assert code == 0
+    assert sum(bar["us"] for bar in found["bars"]) == pytest.approx(found["total_us"])
+    assert {bar["cause"] for bar in found["bars"]} >= {"finite drain rate (R)", "work of the busiest lane"}
+    assert found["largest_removable"] == "drain_rate"
+    assert answer("explain", "periodic-train", "--order", "gravity")[1]["error"]["field"] == "order"
+
+
+def test_a_person_sees_bars_and_a_sentence(capsys):
+    assert main(["explain", "periodic-train"]) == 0
+    out = capsys.readouterr().out
+    assert "█" in out and "makespan" in out
+    assert "The largest removable part is finite drain rate (R)" in out
+
+
+# tune -----------------------------------------------------------------------------------------------------------------
+
+
+def test_tune_is_within_a_percent_of_an_exhaustive_sweep(tuned):
+    choices = load(MEGAMOE).scenario.workload.policies(load(MEGAMOE).machine)
+    for policy in ("expert_wave", "interleaved"):
+        [setting] = choices[policy].settings
+        values = range(setting.low, setting.high + 1, setting.step)
+        best = min(makespan_under(MEGAMOE, policy, **{setting.key: value}) for value in values)
+        found = min(tried.makespan_us for tried in tuned.curve if tried.policy == policy and tried.makespan_us)
+        assert found <= 1.01 * best
+        assert tuned.best.makespan_us <= 1.01 * best
+
+
+def test_the_best_is_what_a_run_gives(tuned):
+    assert tuned.best.makespan_us == makespan_under(MEGAMOE, tuned.best.policy, **tuned.best.parameters)
+    assert tuned.own.makespan_us == xs.run(MEGAMOE).makespan_us
+    assert tuned.saving_pct == pytest.approx(100 * (1 - tuned.best.makespan_us / tuned.own.makespan_us))
+    assert tuned.saving_interval_pct is None and "none for R or Q" in tuned.as_dict()["notes"][0]
+
+
+def test_the_knee_is_the_least_lead_within_a_percent(tuned):
+    curve = {t.parameters.get("lead_rows"): t.makespan_us for t in tuned.curve if t.policy == tuned.d_knee_policy}
+    curve.pop(None)
+    assert tuned.d_knee_policy == "interleaved"
+    assert curve[tuned.d_knee] <= 1.01 * min(curve.values())
+    assert all(time > 1.01 * min(curve.values()) for lead, time in curve.items() if lead < tuned.d_knee)
+
+
+def test_nothing_is_run_twice(tuned):
+    keys = [(tried.policy, tuple(tried.parameters.items())) for tried in tuned.curve]
+    assert len(keys) == len(set(keys))
+    assert [tried.error for tried in tuned.curve if tried.policy == "lag"] != [None]
+
+
+def test_reserved_sms_and_flags_are_settings_like_others():
+    done = xs.tune(ATTENTION, ["reserved_sms", "piggyback"])
+    best = min(makespan_under(ATTENTION, "reserved_sms", sms=sms) for sms in range(1, 7))
+    assert min(t.makespan_us for t in done.curve if t.policy == "reserved_sms") <= 1.01 * best
+    assert {t.parameters.get("rotation") for t in done.curve} == {None, False, True}
+    assert done.changes[0].startswith(f"Change the policy from serial to {done.best.policy}")
+    assert done.d_knee is None
+
+
+def test_the_saving_has_an_interval_where_the_machine_has_intervals():
+    rate = {"value": "350 GB/s", "source": "made up", "interval": ["200 GB/s", "500 GB/s"]}
+    done = xs.tune(ATTENTION, ["serial", "piggyback"], overrides={"machine.interconnect.drain_rate": rate})
+    low, high = done.saving_interval_pct
+    assert low <= done.saving_pct <= high
+    assert low < high
+
+
+def test_a_scenario_that_cannot_run_is_tuned_without_a_saving():
+    done = xs.tune(MEGAMOE, ["expert_wave"], overrides={"workload.policy": "lag"})
+    assert (done.own.policy, done.own.makespan_us, done.saving_pct) == ("lag", None, None)
+    assert done.best.policy == "expert_wave"
+    assert "cannot run" in done.as_dict()["notes"][0] and "cannot run" in done._repr_html_()
+    with pytest.raises(xs.InputError, match="schedule of SM90 kernels"):
+        xs.tune(MEGAMOE, ["lag"], overrides={"workload.policy": "lag"})
+
+
+def test_tune_answers_with_the_agreed_fields(answer):
+    code, found = answer("tune", "attention-x-stage", "--policies", "piggyback", "--runs", "4")
+    assert code == 0
+    assert set(found["best"]) == {"policy", "parameters", "makespan_us", "saving_pct", "saving_interval_pct"}
+    assert found["d_knee"] is None
+    assert {"policy", "parameters", "makespan_us"} <= set(found["curve"][0])
+    assert found["changes"]
+
+
+def test_a_person_sees_what_to_change(capsys):
+    assert main(["tune", "attention-wan-serial", "--policies", "piggyback"]) == 0
+    out = capsys.readouterr().out
+    assert "piggyback takes" in out and "Change the policy from serial to piggyback" in out
+
+
+# progress -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_gets_a_line_after_two_seconds_and_then_now_and_then(capsys):
+    now = iter([0.0, 1.0, 4.0, 5.0, 20.0, 40.0])
+    report = _lines("Tuning x", lambda: next(now))
+    for done in (1, 2, 3, 5, 10):
+        report(done, 10)
+    assert capsys.readouterr().err.splitlines() == [
+        "Tuning x: 2 of 10 runs, about 16 s left",
+        "Tuning x: 5 of 10 runs, about 20 s left",
+    ]

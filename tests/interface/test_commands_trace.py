@@ -1,0 +1,97 @@
+"""`xstage run --trace FILE` and `xstage import FILE -o TRACE`, as a person or a script calls them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from xstage import commands_trace
+from xstage.cli import main
+from xstage.plots.traces import write
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "pftrace", "json"])
+def test_run_writes_the_trace_that_the_suffix_asks_for(tmp_path, capsys, suffix):
+    file = tmp_path / f"trace.{suffix}"
+    assert main(["run", "isolated-burst", "--trace", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["trace"] == str(file)
+    assert file.stat().st_size > 1000
+
+
+def test_another_suffix_is_refused_before_anything_runs(tmp_path, capsys):
+    assert main(["run", "isolated-burst", "--trace", str(tmp_path / "trace.csv")]) == 2
+    assert "has no suffix that can be written (allowed: .parquet, .pftrace, .json)" in capsys.readouterr().err
+
+
+def test_a_large_trace_is_announced_with_its_size(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(write, "LARGE_BYTES", 1000)
+    file = tmp_path / "trace.json"
+    assert main(["run", "isolated-burst", "--trace", str(file)]) == 0
+    assert f"Writing {file}, about 0 MB" in capsys.readouterr().err
+
+
+@pytest.fixture
+def profile(tmp_path):
+    """A torch.profiler file with two kernels on one stream."""
+    kernels = [
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": name,
+            "pid": 1,
+            "tid": 7,
+            "ts": ts,
+            "dur": 3,
+            "args": {"device": 1, "stream": 7},
+        }
+        for name, ts in (("gemm", 100), ("combine", 110))
+    ]
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps({"traceEvents": kernels}))
+    return file
+
+
+def test_import_writes_an_op_table_and_says_what_takes_longest(tmp_path, profile, capsys):
+    file = tmp_path / "trace.parquet"
+    assert main(["import", str(profile), "-o", str(file), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["format"], answer["ops"], answer["lanes"], answer["gpus"]) == ("kineto", 2, 1, 1)
+    assert answer["makespan_us"] == 13.0
+    assert answer["names"][0] == {"name": "combine", "ops": 1, "total_us": 3.0, "median_us": 3.0}
+    assert pd.read_parquet(file)["name"].tolist() == ["gemm", "combine"]
+
+
+def test_an_imported_table_goes_on_to_perfetto(tmp_path, profile, capsys):
+    for source, target in ((profile, "a.parquet"), (tmp_path / "a.parquet", "a.pftrace")):
+        assert main(["import", str(source), "-o", str(tmp_path / target)]) == 0
+    assert "2 on 1 lanes of 1 GPUs" in capsys.readouterr().out
+    assert (tmp_path / "a.pftrace").stat().st_size > 100
+
+
+def test_names_of_a_flashinfer_buffer_are_given_on_the_command_line(tmp_path, capsys):
+    entries = [1 << 32 | 1, 1_000 << 32 | 0, 4_000 << 32 | 1]
+    np.save(tmp_path / "buffer.npy", np.array(entries, dtype=np.uint64))
+    arguments = [
+        "import",
+        str(tmp_path / "buffer.npy"),
+        "-o",
+        str(tmp_path / "t.parquet"),
+        "--event-names",
+        "mma",
+        "--json",
+    ]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["names"] == [
+        {"name": "mma", "ops": 1, "total_us": 3.0, "median_us": 3.0}
+    ]
+
+
+def test_a_bad_input_is_one_error_object(tmp_path, capsys):
+    assert main(["import", str(tmp_path / "none.sqlite"), "-o", str(tmp_path / "t.parquet"), "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["reason"].startswith("cannot be read") and error["file"].endswith("none.sqlite")
+
+
+def test_the_summary_of_an_empty_table_is_empty():
+    table = pd.DataFrame({name: [] for name in ("gpu", "lane", "kind", "start_us", "end_us")})
+    assert commands_trace._summary(table)["names"] == []

@@ -1,0 +1,102 @@
+"""The contract of `xstage sweep`: agreed fields, exit codes, and progress that leaves standard output alone."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from xstage.cli import main
+
+STUDY = """question: How long do small bursts take?
+scenario: isolated-burst
+overrides: {engine: simpy}
+axes:
+  workload.producers: [1, 2, PRODUCERS]
+  workload.burst: [1 KiB, 2 KiB]
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    def write(producers=4):
+        file = tmp_path / "mine.yaml"
+        file.write_text(STUDY.replace("PRODUCERS", str(producers)))
+        return str(file)
+
+    return write
+
+
+@pytest.fixture
+def answer(capsys):
+    def run(*words):
+        code = main([*words, "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_it_answers_with_the_agreed_fields(answer, study, tmp_path):
+    words = ("sweep", study(), "-o", str(tmp_path / "out"), "--workers", "1")
+    code, found = answer(*words)
+    assert code == 0
+    assert (found["points"], found["done"], found["failed"], found["resumed"]) == (6, 6, 0, 0)
+    assert found["schema_version"] == 1 and found["timing"]["wall_s"] > 0
+    assert len(pd.read_parquet(found["table"])) == 6
+    assert answer(*words)[1]["resumed"] == 6
+
+
+def test_points_that_fail_are_shown_and_are_no_failure_of_the_sweep(study, tmp_path, capsys):
+    code = main(["sweep", study(149), "-o", str(tmp_path / "out"), "--workers", "1"])
+    out = capsys.readouterr().out
+    assert code == 0
+    assert out.startswith("mine: How long do small bursts take?\n")
+    assert "mine.yaml:5: workload.producers = 149" in out
+
+
+def test_a_bad_study_is_exit_code_2_with_file_and_line(answer, study, tmp_path):
+    file = study("'many'")
+    code, found = answer("sweep", file, "-o", str(tmp_path / "out"), "--workers", "1")
+    assert code == 0 and found["failed"] == 2  # one bad value is a bad point
+    (tmp_path / "mine.yaml").write_text(STUDY.replace("workload.burst", "workload.brust"))
+    code, found = answer("sweep", file, "-o", str(tmp_path / "out"))
+    assert code == 2
+    assert (found["error"]["file"], found["error"]["line"]) == (file, 6)
+
+
+def test_the_estimate_needs_no_folder(answer, study, capsys):
+    code, found = answer("sweep", study(), "--estimate")
+    assert code == 0
+    assert found["estimate"].keys() >= {"points", "to_run", "ops", "wall_s", "memory_bytes"}
+    assert main(["sweep", study(), "--estimate"]) == 0
+    assert "6, of which 6 are to be run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ((), "-o DIR"),
+        (("-o", "out", "--workers", "0"), "workers = 0"),
+        (("-o", "out", "--max-memory", "much"), "max_memory = 'much': is not a size"),
+        (("-o", "/proc/nowhere",), "cannot be written"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_exit_code_2(answer, study, options, said):
+    code, found = answer("sweep", study(), *options)
+    assert code == 2
+    assert said in found["error"]["message"]
+
+
+def test_a_study_is_listed_and_shown(answer, capsys):
+    names = [entry["name"] for entry in answer("scenarios")[1]["studies"]]
+    assert "drain-rate-without-stall" in names
+    assert main(["scenarios", "show", "drain-rate-without-stall"]) == 0
+    assert capsys.readouterr().out.startswith("question: ")
+
+
+def test_it_may_be_started_from_a_script_that_python_reads_from_standard_input(tmp_path, study):
+    """Worker processes do not load the caller's main module again."""
+    code = f"import xstage as xs\nprint(xs.sweep({study()!r}, {str(tmp_path / 'out')!r}, workers=2).done)\n"
+    done = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True)
+    assert done.stdout == "6\n", done.stderr

@@ -1,0 +1,83 @@
+"""Figures of schedules: what is drawn is what the data say, and the same data give the same bytes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from xstage.plots.save import save
+from xstage.plots.schedule_figures import breakdown_figure, timeline_figure, tune_figure, waterfall_figure
+
+TIMELINE = pd.DataFrame(
+    [
+        (policy, 10.0 * step, 100.0 - 10 * (step % 3), 50.0, makespan)
+        for policy, makespan in (("expert_wave", 100.0), ("interleaved", 90.0))
+        for step in range(10)
+    ],
+    columns=["policy", "time_us", "tensor_core_pct", "egress_pct", "makespan_us"],
+)
+BREAKDOWN = pd.DataFrame(
+    [
+        (policy, role, 4, what, cause, time)
+        for policy in ("expert_wave", "interleaved")
+        for role, what, cause, time in (
+            ("mma", "busy", None, 80.0),
+            ("mma", "wait", "inputs", 12.0),
+            ("mma", "wait", "slot", 3.0),
+            ("epilogue", "stall", None, 7.0),
+            ("epilogue", "wait", "slot", 500.0),
+            ("combine", "wait", "barrier", 900.0),
+        )
+    ],
+    columns=["policy", "role", "lanes", "what", "cause", "mean_us"],
+)
+WATERFALL = pd.DataFrame(
+    [("Q", 30.0, "Q without limit"), ("R", -5.0, "R without limit"), ("compute", 70.0, None), ("after", 5.0, None)],
+    columns=["cause", "us", "removed_by"],
+)
+TUNE = pd.DataFrame({
+    "policy": ["expert_wave", *["interleaved"] * 4],
+    "lead_rows": [np.nan, np.nan, 0, 192, 384],
+    "makespan_us": [120.0, 101.0, 150.0, 100.5, 100.0],
+})  # fmt: skip
+
+FIGURES = {
+    "timeline": (lambda: timeline_figure(TIMELINE), TIMELINE),
+    "breakdown": (lambda: breakdown_figure(BREAKDOWN), BREAKDOWN),
+    "waterfall": (lambda: waterfall_figure(WATERFALL), WATERFALL),
+    "tune": (lambda: tune_figure(TUNE, "interleaved", "lead_rows", 192, 120.0), TUNE),
+    "best": (lambda: tune_figure(TUNE, "interleaved", None, None, 120.0), TUNE),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_made_twice_is_the_same_to_the_byte(name, tmp_path):
+    draw, data = FIGURES[name]
+    once, twice = (save(draw(), data, tmp_path / turn, name) for turn in ("once", "twice"))
+    for first, second in zip(once, twice, strict=True):
+        assert first.read_bytes() == second.read_bytes(), first.name
+
+
+def test_a_timeline_has_a_panel_a_policy_on_one_time_axis():
+    first, second = timeline_figure(TIMELINE).axes
+    assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("expert_wave: 100 µs", "interleaved: 90 µs")
+    assert first.get_xlim() == second.get_xlim()
+
+
+def test_the_breakdown_leaves_out_what_roles_wait_for_by_design():
+    [axes] = breakdown_figure(BREAKDOWN).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "mma, expert_wave", "mma, interleaved", "epilogue, expert_wave", "epilogue, interleaved",
+    ]  # fmt: skip
+    assert max(bar.get_x() + bar.get_width() for bar in axes.patches) == 15
+
+
+def test_the_bars_of_a_waterfall_end_at_the_makespan():
+    [axes] = waterfall_figure(WATERFALL).axes
+    *steps, total = [bar for bar in axes.patches if bar.get_width()]
+    assert steps[-1].get_x() + steps[-1].get_width() == pytest.approx(100)
+    assert total.get_width() == pytest.approx(100)
+
+
+def test_the_curve_of_a_setting_has_its_points_and_its_knee():
+    [axes] = tune_figure(TUNE, "interleaved", "lead_rows", 192, 120.0).axes
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[0, 150], [192, 100.5], [384, 100]])
+    assert [text.get_text() for text in axes.texts] == [r"$D_\mathrm{knee}$ = 192"]

@@ -1,0 +1,91 @@
+"""`xstage import`, which reads a profiler's trace, and the writing of any trace to the file that a person named."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .output import print_json, progress, show, table, with_common_fields
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .sim.trace import Trace
+
+_MOST_NAMES = 10
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("import")(import_trace)
+
+
+def import_trace(
+    file: Annotated[Path, typer.Argument(
+        metavar="FILE", help="Nsight Systems .sqlite, torch.profiler .json or .json.gz, FlashInfer buffer .npy, "
+        "or an op table .parquet.", show_default=False,
+    )],
+    output: Annotated[Path, typer.Option(
+        "-o", "--output", metavar="TRACE", help="Write .parquet, .pftrace (Perfetto) or .json (Kineto).", show_default=False,
+    )],
+    event_names: Annotated[str | None, typer.Option(
+        metavar="A,B,...", help="Names of a FlashInfer buffer's events, from event 0 on.",
+    )] = None,
+    gpu: Annotated[int | None, typer.Option(
+        min=0, help="Keep one GPU; of a FlashInfer buffer: the GPU that it comes from.", show_default=False,
+    )] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:  # fmt: skip
+    """Read a trace that a profiler wrote, and write it with the columns of a simulated one."""
+    from .hw_validate.readers.read import FORMATS, format_of, read_trace
+    from .plots.traces.write import check_suffix
+
+    started = time.perf_counter()
+    check_suffix(output, "-o")
+    kind = format_of(file)
+    with progress(f"Reading {file}"):
+        ops = read_trace(file, [name.strip() for name in event_names.split(",")] if event_names else (), gpu)
+    write(ops, output)
+    answer = _summary(ops) | {"file": str(file), "format": kind, "trace": str(output)}
+    if as_json:
+        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}))
+        return
+    facts = [
+        ("read", FORMATS[kind]),
+        ("ops", f"{answer['ops']} on {answer['lanes']} lanes of {answer['gpus']} GPUs"),
+        ("from the first to the last", f"{answer['makespan_us']:.3f} us"),
+        ("written to", str(output)),
+    ]
+    rows = [(row["name"], row["ops"], row["total_us"], row["median_us"]) for row in answer["names"]]
+    show(table("", ("", ""), facts), "", table("what takes longest", ("name", "ops", "total us", "median us"), rows))
+
+
+def write(trace: Trace | pd.DataFrame, file: Path) -> None:
+    """Write a trace; a large one is announced on standard error, with its size."""
+    from .plots.traces.write import LARGE_BYTES, estimated_bytes, write_trace
+
+    expected = estimated_bytes(trace, file)
+    if expected > LARGE_BYTES:
+        print(f"Writing {file}, about {expected / 1e6:.0f} MB", file=sys.stderr)
+    with progress(f"Writing {file}"):
+        write_trace(trace, file)
+
+
+def _summary(ops: pd.DataFrame) -> dict[str, Any]:
+    took = ops["end_us"] - ops["start_us"]
+    by_name = took.groupby(ops["name" if "name" in ops else "kind"].astype(str)).agg(["count", "sum", "median"])
+    longest = by_name.sort_values(["sum", "count"], ascending=False).head(_MOST_NAMES)
+    return {
+        "ops": len(ops),
+        "lanes": int(ops["lane"].nunique()),
+        "gpus": int(ops["gpu"].nunique()),
+        "makespan_us": float(ops["end_us"].max() - ops["start_us"].min()) if len(ops) else 0.0,
+        "names": [
+            {"name": str(name), "ops": int(count), "total_us": float(total), "median_us": float(median)}
+            for name, count, total, median in longest.itertuples()
+        ],
+    }

@@ -1,0 +1,124 @@
+"""Predictions in processes of their own, and the process itself: `python -m xstage.prediction_worker`.
+
+Each is a fresh Python that answers pickled pairs of a machine's text and a case, one at a time, so that predictions can be
+asked for from anywhere, a notebook too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .sim.errors import XstageError
+
+if TYPE_CHECKING:
+    from .sim.machine import Machine
+    from .sim.predict import Case
+
+
+class Answer(NamedTuple):
+    """Predicted time and roofline in us, or why there is none."""
+
+    predicted_us: float | None
+    baseline_us: float | None
+    reason: str = ""
+
+
+def answer(machine: Machine, case: Case) -> Answer:
+    """The prediction and its null baseline. What the machine or the schedule refuses becomes the reason."""
+    from .sim.predict import predict_us, roofline_us
+
+    try:
+        return Answer(predict_us(machine, case), roofline_us(machine, case))
+    except XstageError as error:
+        return Answer(None, None, str(error))
+
+
+@cache
+def machine_of(text: str) -> Machine:
+    """The machine that `text_of` gave: machines have no pickled form."""
+    from .sim.machine import Machine
+
+    return Machine.parse(json.loads(text))
+
+
+def text_of(machine: Machine) -> str:
+    """A machine as text."""
+    return json.dumps(machine.model_dump(mode="json", exclude_unset=True))
+
+
+def answers(asked: Sequence[tuple[Machine, Case]], workers: int) -> Iterator[tuple[int, Answer]]:
+    """Position and answer of each question, as they come. With one worker everything runs in this process."""
+    if workers < 2 or len(asked) < 2:
+        for position, (machine, case) in enumerate(asked):
+            yield position, answer(machine, case)
+        return
+    processes = [_start() for _ in range(min(workers, len(asked)))]
+    free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+    for process in processes:
+        free.put(process)
+    pool = ThreadPoolExecutor(len(processes))
+    texts = {id(machine): text_of(machine) for machine, _ in asked}
+    try:
+        waiting = {pool.submit(_ask, free, (texts[id(m)], case)): position for position, (m, case) in enumerate(asked)}
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "xstage.prediction_worker"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _ask(free: SimpleQueue[subprocess.Popen[bytes]], question: tuple[str, Case]) -> Answer:
+    process = free.get()
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        pickle.dump(question, process.stdin)
+        process.stdin.flush()
+        found: Any = pickle.load(process.stdout)
+    except (EOFError, BrokenPipeError):
+        raise XstageError(f"a worker process ended with exit code {process.wait()}; what it said is above") from None
+    finally:
+        free.put(process)
+    if isinstance(found, Exception):
+        raise found
+    assert isinstance(found, Answer)
+    return found
+
+
+def _serve() -> None:
+    """Answer until the input ends. What anything prints goes to standard error: standard output carries the answers."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            text, case = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        found: Answer | Exception
+        try:
+            found = answer(machine_of(text), case)
+        except Exception as error:  # a fault of the program belongs to whoever asked
+            found = error
+        pickle.dump(found, out)
+        out.flush()
+
+
+if __name__ == "__main__":
+    from xstage.prediction_worker import _serve as serve  # so that answers are pickled as this package's, not as __main__'s
+
+    serve()

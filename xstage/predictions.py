@@ -1,0 +1,194 @@
+"""Predict every published measurement, and say how well: `xstage published`.
+
+    rows      each measurement with its prediction, or the reason why there is none
+    summary   errors by kind of kernel, family, machine and number of tokens
+    choices   whether the model tells which of two schedules is faster
+    targets   what the project set out to reach, met or missed
+
+Rows that gave a machine file a number are predicted and not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .counted_progress import Report, unreported
+from .machine_fit import overhead_us
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .scenarios.published.cases import Mapped
+    from .sim.machine import Machine
+
+WORKERS = 2
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Published:
+    """`rows` has the input columns, and kind, predicted_us, error_pct, judged, skipped, detail, baseline_us, approximation."""
+
+    rows: pd.DataFrame
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Errors by kind, family, machine and range of tokens; `noise_pct` is how far repeated measurements differ."""
+        from .prediction_summary import summary
+
+        return summary(self.rows)
+
+    @cached_property
+    def baseline(self) -> dict[str, Any]:
+        """How far the roofline is off, on the rows that are judged."""
+        from .prediction_summary import error_numbers
+
+        judged = self.rows[self.rows.judged]
+        return {
+            "name": "roofline: max(FLOPs / peak, bytes / HBM rate, bytes sent / link rate)",
+            **error_numbers(100 * (judged.baseline_us / judged.time_us - 1)),
+        }
+
+    @cached_property
+    def choices(self) -> pd.DataFrame:
+        """Pairs of schedules measured on the same machine, shape, tokens and source, and which one the model prefers."""
+        from .prediction_choices import choices
+
+        return choices(self.rows)
+
+    @cached_property
+    def targets(self) -> pd.DataFrame:
+        """What was to be reached, what was reached, and what contributes most where it was missed."""
+        from .prediction_targets import targets
+
+        return targets(self)
+
+    @property
+    def coverage_pct(self) -> float:
+        """Part of the rows that is predicted."""
+        return 100.0 * float(self.rows.predicted_us.notna().mean()) if len(self.rows) else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage published --json`, without the fields that all answers share."""
+        from .prediction_choices import score
+
+        return {
+            "rows": records(self.rows),
+            "summary": records(self.summary),
+            "coverage_pct": self.coverage_pct,
+            "baseline": self.baseline,
+            "faster_schedule": score(self.choices),
+            "targets": records(self.targets),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Published: {len(self.rows)} rows, {int(self.rows.judged.sum())} judged>"
+
+    def _repr_html_(self) -> str:
+        from .output import parts_html
+        from .prediction_output import published_parts
+
+        return parts_html(published_parts(self))
+
+
+def published(data: str | Path | None = None, *, workers: int = WORKERS, progress: Report = unreported) -> Published:
+    """Predict the published measurements, or those of a CSV file with the same columns; machines are taken as they are.
+
+    Equal cases are simulated once, in `workers` processes. Raises `InputError` for a file that cannot be read.
+    """
+    import pandas as pd
+
+    from .scenarios.published import Kind, load_like, load_published
+
+    kinds: tuple[Kind, ...] = ("megamoe", "attention_tp")
+    tables = [load_published(kind) for kind in kinds] if data is None else [load_like(data)]
+    records_of = [row for table in tables for row in table.reset_index().to_dict("records")]
+    return Published(pd.DataFrame(predicted(records_of, workers, progress)))
+
+
+def predicted(rows: list[dict[str, Any]], workers: int = 1, progress: Report = unreported) -> list[dict[str, Any]]:
+    """The rows of a table of `load_published` or `load_like`, with their predictions."""
+    from .prediction_worker import Answer, answers
+    from .scenarios.published.cases import mapped
+
+    maps = [mapped(row) for row in rows]
+    machines = _machines(rows, maps)
+    questions = {(row["machine"], found.case): None for row, found in zip(rows, maps, strict=True) if found.case}
+    order = sorted(questions, key=lambda question: _size(question[1]), reverse=True)
+    found: dict[Any, Answer] = {}
+    for position, reply in answers([(machines[name], case) for name, case in order if case], workers):
+        found[order[position]] = reply
+        progress(len(found), len(order))
+    return [
+        _row(row, one, found.get((row["machine"], one.case)) if one.case else None)
+        for row, one in zip(rows, maps, strict=True)
+    ]
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain values, None where there is none."""
+    import pandas as pd
+
+    return [
+        {str(name): None if value is None or value is pd.NA or value != value else _plain(value) for name, value in row.items()}
+        for row in table.to_dict("records")
+    ]
+
+
+def _row(row: Mapping[str, Any], found: Mapped, reply: Any) -> dict[str, Any]:
+    """One answer. Launch overhead that the source states is part of what it measured, and so of the prediction."""
+    skipped, detail, time = found.skipped, found.detail, None
+    if reply is not None and reply.predicted_us is not None:
+        time = reply.predicted_us + overhead_us(row)
+    elif reply is not None:
+        skipped, detail = "part not modelled", reply.reason
+    return {
+        **row,
+        "kind": kind_of(row),
+        "predicted_us": time,
+        "error_pct": None if time is None else 100 * (time - row["time_us"]) / row["time_us"],
+        "judged": time is not None and not row["fit"],
+        "skipped": skipped,
+        "detail": detail,
+        "baseline_us": None if reply is None else reply.baseline_us,
+        "approximation": "; ".join(found.approximations),
+        "case": None if found.case is None else f"{hash_of(found.case)}",
+    }
+
+
+def kind_of(row: Mapping[str, Any]) -> str:
+    """megamoe, attention, ulysses or tensor parallel: what is computed, whoever wrote it."""
+    if row["table"] == "megamoe":
+        return "megamoe"
+    return {"fa": "attention", "ulysses_a2a": "ulysses", "a2a_bw": "all-to-all"}.get(row["operation"], "tensor parallel")
+
+
+def hash_of(case: Any) -> str:
+    """A short name of a case: equal cases have equal names."""
+    from hashlib import sha256
+
+    return sha256(repr(case).encode()).hexdigest()[:12]
+
+
+def _machines(rows: list[dict[str, Any]], maps: list[Mapped]) -> dict[str, Machine]:
+    from .scenarios.machine_files import load_machine
+
+    names = {row["machine"] for row, found in zip(rows, maps, strict=True) if found.case is not None}
+    return {name: load_machine(name) for name in sorted(names)}
+
+
+def _size(case: Any) -> float:
+    """Grows with what a case takes to simulate; the longest go first, so that no worker ends with one."""
+    shape = case.shape
+    if hasattr(shape, "topk"):
+        return float(shape.tokens * shape.topk * shape.ranks)
+    if hasattr(shape, "head_dim"):
+        return float(shape.tokens * shape.local_heads * shape.ranks * shape.batch) / 4
+    return float(shape.m * shape.ranks)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
