@@ -33,7 +33,7 @@ lint: $(INSTALLED)  ## check style and format
 
 types: $(INSTALLED)  ## check the type hints
 	rm -rf build/types && mkdir -p build/types/xstage
-	cd build/types/xstage && ln -s ../../../xstage/* ../../../sim ../../../hw_validate ../../../scenarios ../../../plots .
+	cd build/types/xstage && ln -s ../../../xstage/* ../../../sim ../../../hw_validate ../../../scenarios ../../../sweeps ../../../plots .
 	$(BIN)/python -m mypy build/types/xstage
 
 docs: $(INSTALLED)  ## run every command and example in README.md and docs/

@@ -6,7 +6,6 @@ where the value under a path was written, which is what `check` of sim/checked.p
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -47,15 +46,7 @@ class Document:
         """
         if not path:
             return value
-        data, place = copy.deepcopy(self.data), value.place(())
-        inside = data
-        for position, key in enumerate(path[:-1]):
-            if not isinstance(inside, dict):
-                raise place.error(f"{_dotted(path[:position])} is not a mapping", path)
-            inside = inside.setdefault(key, {})
-        if not isinstance(inside, dict):
-            raise place.error(f"{_dotted(path[:-1])} is not a mapping", path)
-        inside[path[-1]] = value.data
+        data = _with(self.data, path, value)
         kept = {known: where for known, where in self.places.items() if known[: len(path)] != path}
         return Document(data, kept | {path + inner: where for inner, where in value.places.items()})
 
@@ -152,6 +143,14 @@ def _plain(
         places[(*path, key)] = Place(file, key_line)
         first_line[key] = key_line
     return data
+
+
+def _with(data: Any, path: Path, value: Document, position: int = 0) -> Any:
+    """`data` with a value under `path`; what is not on the way is shared, which is safe as nobody changes data in place."""
+    if not isinstance(data, dict):
+        raise value.place(()).error(f"{_dotted(path[:position])} is not a mapping", path)
+    key, is_last = path[position], position == len(path) - 1
+    return {**data, key: value.data if is_last else _with(data.get(key, {}), path, value, position + 1)}
 
 
 def _dotted(path: Iterable[str | int]) -> str:

@@ -33,10 +33,10 @@ class Resolved:
 
     def fabric(self) -> Fabric:
         """What the workload runs on, cut into the scenario's granules or else the machine's."""
-        return self.scenario.workload.fabric(self.machine, self.scenario.granule)
+        return self.scenario.disturb.of_fabric(self.scenario.workload.fabric(self.machine, self.scenario.granule))
 
     def program(self) -> Program:
-        return self.scenario.workload.build(self.machine, self.scenario.seed)
+        return self.scenario.disturb.of_program(self.scenario.workload.build(self.machine, self.scenario.seed))
 
 
 def load(
@@ -168,3 +168,9 @@ def _check_fit(scenario: Scenario, machine: Machine, place: Where = nowhere) -> 
             raise place(path).error(
                 f"is more than the {limit} {what} of {machine.name}", path, asked, f"at most {limit}"
             )
+    if scenario.disturb and getattr(workload, "ranks", "all") == "symmetric":
+        raise place(("disturb",)).error("makes ranks differ", ("disturb",), allowed="workload.ranks: all")
+    for key, gpu in scenario.disturb.gpus():
+        if gpu >= workload.gpus:
+            path = ("disturb", key, "gpu")
+            raise place(path).error("takes no part", path, gpu, f"0 to {workload.gpus - 1}")

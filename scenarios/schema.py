@@ -7,6 +7,7 @@
     engine: compiled
     trace: summary
     seed: 0
+    disturb: {slow_gpu: {gpu: 1, factor: 1.2}}
 
 scenarios/loader.py reads it and joins it with its machine.
 """
@@ -20,6 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ..sim.checked import Checked, refusal
 from ..sim.quantities import Size, Text
+from .disturbance import Disturbance
 from .workloads import AnyWorkload
 
 Engine = Literal["simpy", "compiled"]
@@ -63,3 +65,4 @@ class Scenario(Checked):
     engine: Engine = "compiled"
     trace: Annotated[TraceLevel, BeforeValidator(_off)] = "summary"
     seed: Annotated[int, Field(strict=True, ge=0)] = 0
+    disturb: Disturbance = Field(default_factory=Disturbance)

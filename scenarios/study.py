@@ -231,7 +231,9 @@ def _groups(study: Study, axes: tuple[LoadedAxis, ...], document: Document) -> t
                 raise document.place(where).error(reason, where, name, "axes of equal length")
         group = tuple(sorted(number_of[name] for name in names))
         zipped |= dict.fromkeys(group, group)
-    return tuple(zipped.get(number, (number,)) for number in range(len(axes)) if zipped.get(number, (number,))[0] == number)
+    return tuple(
+        zipped.get(number, (number,)) for number in range(len(axes)) if zipped.get(number, (number,))[0] == number
+    )
 
 
 def _filter(study: Study, axes: tuple[LoadedAxis, ...], document: Document) -> Callable[[tuple[int, ...]], bool]:

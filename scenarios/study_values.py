@@ -1,8 +1,8 @@
 """Values of a study's axes: ranges of numbers and quantities, and conditions that pick some of them.
 
-    {start: 1 MiB, stop: 8 MiB, step: 1 MiB}                        both ends are in it, if the step meets the last
-    {start: 100 GB/s, stop: 800 GB/s, points: 4, scale: log}        equal ratios
-    64 KiB     [32 KiB, 64 KiB]     '>= 32 KiB'                     a value, one of several, a comparison
+{start: 1 MiB, stop: 8 MiB, step: 1 MiB}                        both ends are in it, if the step meets the last
+{start: 100 GB/s, stop: 800 GB/s, points: 4, scale: log}        equal ratios
+64 KiB     [32 KiB, 64 KiB]     '>= 32 KiB'                     a value, one of several, a comparison
 """
 
 from __future__ import annotations

@@ -1,0 +1,276 @@
+"""Run a study: what was computed before comes from the journal, the rest from workers, and all of it goes into a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..counted_progress import Report, unreported
+from ..scenarios.study import LoadedStudy, Point, load_study
+from ..sim.errors import InputError, LimitError
+from ..sim.units import format_size, parse_size
+from .batch import Workers
+from .cluster import Cluster
+from .digest import model_digest, point_key, text_key
+from .journal import Journal
+from .pool import ProcessPool
+from .table import FILE, check_columns, remove_leftovers, write_table
+from .task import Record, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COMMIT_S = 0.2
+TABLE_S = 10.0
+TABLE_SHARE = 20  # a table is written again at the earliest after this many times what the last one took
+SAMPLE = 4
+HEADROOM = 1.25  # what a worker may need beyond the largest of the sample
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A study that was run. `resumed` points were in the folder already; `failed` ones have a row with their error."""
+
+    study: LoadedStudy
+    folder: Path
+    points: int
+    done: int
+    failed: int
+    resumed: int
+    timing: dict[str, float] = field(compare=False)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / FILE
+
+    def frame(self) -> pd.DataFrame:
+        """The table as a DataFrame: a row a point, with axes, metrics, errors and, last, times."""
+        import pandas as pd
+
+        return pd.read_parquet(self.file)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage sweep --json`, without the fields that all answers share."""
+        return {
+            "study": self.study.study.name,
+            "points": self.points,
+            "done": self.done,
+            "failed": self.failed,
+            "resumed": self.resumed,
+            "table": str(self.file),
+            "model_digest": model_digest(),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Sweep {self.study.study.name}: {self.done} of {self.points} points done, {self.failed} failed>"
+
+    def _repr_html_(self) -> str:
+        frame = self.frame()
+        return str(frame.drop(columns=_timing_columns(frame)).to_html(index=False, max_rows=20))
+
+
+def sweep(
+    study: str | Path | Mapping[str, Any],
+    output: str | Path,
+    *,
+    workers: int | None = None,
+    dask: str | None = None,
+    timeout_s: float | None = None,
+    max_memory: str | None = None,
+    progress: Report = unreported,
+) -> Sweep:
+    """Run all points of a study: a name of the catalogue, a YAML file or a mapping.
+
+    Results go into the folder `output`: a journal, from which the next call with that folder goes on, and points.parquet.
+    Points are computed by `workers` processes (default: one for each processor), or by the Dask cluster whose scheduler
+    is at `dask`. A point that fails, or takes longer than `timeout_s`, is a row with its error. `max_memory` ('8 GiB') is
+    for all processes together: there are fewer of them if they need more.
+
+    Raises `InputError` for what is not acceptable, `LimitError` if not even one worker fits into `max_memory`.
+    """
+    started = time.perf_counter()
+    memory = None if max_memory is None else parse_size(max_memory, "max_memory")
+    _check_choices(workers, dask, timeout_s, memory)
+    loaded = load_study(study)
+    check_columns(loaded)
+    folder = Path(output)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(closing(Cluster(dask, timeout_s))) if dask is not None else None
+        journal = stack.enter_context(Journal(folder))
+        remove_leftovers(folder)
+        running = _Running(loaded, journal, folder, progress)
+        pool = ProcessPool(min(workers or processors(), running.total), timeout_s, compiled=uses_compiled(loaded))
+        try:
+            running.look_up()
+            tasks = running.tasks()
+            if cluster is not None:
+                running.take(cluster, tasks)
+            elif (first := next(tasks, None)) is not None:
+                if pool.compiled:
+                    compile_engine()
+                tasks = _chain(first, tasks)
+                if memory is not None:
+                    pool = _within(memory, pool, running, tasks)
+                running.take(pool, tasks)
+        finally:
+            running.write()
+    return running.result(time.perf_counter() - started)
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Running:
+    """The state of one sweep: which key each point has, and which keys have a record."""
+
+    def __init__(self, study: LoadedStudy, journal: Journal, folder: Path, progress: Report):
+        self.study, self.journal, self.folder, self.progress = study, journal, folder, progress
+        self.total = sum(1 for _ in study.points())
+        self.run = uuid.uuid4().hex
+        self.keys: list[str] = []
+        self.peak_bytes = 0
+        journal.forget_outside_causes()
+        self.ok = journal.keys()
+        self.before = frozenset(self.ok)
+        self._known = False
+        self._ended = 0
+        self._table_due = time.monotonic() + TABLE_S
+        self._committed = time.monotonic()
+
+    def look_up(self) -> None:
+        """If there are records from before, find the key of every point first, so that no table leaves one out."""
+        if self.before:
+            for point in self.study.points():
+                self.keys.append(prepare(self.study, point).key)
+                self._ended += self.keys[-1] in self.before
+                self.progress(self._ended, self.total)
+        self._known = True
+
+    def tasks(self) -> Iterator[Task]:
+        """What is still to be computed, each key once. A point without a scenario gets its record at once."""
+        asked = set(self.before)
+        for point in self.study.points():
+            if point.number < len(self.keys) and self.keys[point.number] in asked:
+                continue
+            found = prepare(self.study, point)
+            if point.number >= len(self.keys):
+                self.keys.append(found.key)
+            if found.key in asked:
+                self._ended += 1
+                continue
+            asked.add(found.key)
+            if isinstance(found, Record):
+                self._add([found])
+            else:
+                yield found
+
+    def take(self, workers: Workers, tasks: Iterator[Task]) -> None:
+        """Let workers compute tasks, and keep what they send."""
+        with closing(workers.run(tasks)) as answers:
+            for records in answers:
+                self._add(records)
+                now = time.monotonic()
+                if now - self._committed >= COMMIT_S:
+                    self.journal.commit()
+                    self._committed = now
+                if now >= self._table_due:
+                    self.write()
+                    self._table_due = time.monotonic() + max(TABLE_S, TABLE_SHARE * (time.monotonic() - now))
+                self.progress(self._ended, self.total)
+
+    def write(self) -> None:
+        """Make everything so far durable, and the table agree with it."""
+        self.journal.commit()
+        if self._known and self.keys:
+            write_table(self.study, self.keys, self.journal, self.folder)
+
+    def result(self, wall_s: float) -> Sweep:
+        done = sum(self.ok[key] for key in self.keys)
+        resumed = sum(key in self.before for key in self.keys)
+        return Sweep(self.study, self.folder, self.total, done, self.total - done, resumed, {"wall_s": wall_s})
+
+    def _add(self, records: list[Record]) -> None:
+        self.journal.add(records, self.run)
+        for record in records:
+            self.ok[record.key] = record.ok
+            self.peak_bytes = max(self.peak_bytes, record.peak_bytes)
+        self._ended += len(records)
+
+
+def prepare(study: LoadedStudy, point: Point) -> Task | Record:
+    """The task of a point, or the record of why it has no scenario."""
+    try:
+        resolved = study.resolve(point)
+    except InputError as error:
+        said = {path: change.data for path, change in study.changes(point).items()}
+        key = text_key(json.dumps([model_digest(), said, str(error)], sort_keys=True, default=str))
+        return Record(key, None, type(error).__name__, str(error))
+    scenario, machine = resolved.scenario.model_dump(mode="json"), resolved.machine.model_dump(mode="json")
+    return Task(point_key(scenario, machine, model_digest()), scenario, machine)
+
+
+def _within(memory: int, pool: ProcessPool, running: _Running, tasks: Iterator[Task]) -> ProcessPool:
+    """The pool with as many workers as fit into `memory`, going by a sample, which is part of the sweep."""
+    alone = ProcessPool(1, pool.timeout_s, memory, pool.compiled)
+    running.take(alone, _first(SAMPLE, tasks))
+    needed = int(running.peak_bytes * HEADROOM)
+    if needed > memory:
+        raise LimitError(
+            f"a worker needs some {format_size(needed)}, more than the {format_size(memory)} of max_memory"
+        )
+    count = min(pool.count, memory // max(1, needed))
+    return ProcessPool(count, pool.timeout_s, memory // count, pool.compiled)
+
+
+def compile_engine() -> None:
+    """Compile here, once and saying so, rather than in every worker at the same time."""
+    from ..diagnosis import announce_compilation, engine_is_compiled
+    from .task import warm_up
+
+    if not engine_is_compiled():
+        announce_compilation()
+        warm_up()
+
+
+def uses_compiled(study: LoadedStudy) -> bool:
+    """Whether some point may run in the compiled engine."""
+    if any(axis.path == "engine" for axis in study.axes):
+        return True
+    said = study.fixed.get("engine")
+    written = said.data if said is not None else study.scenario.data.get("engine", "compiled")
+    return bool(written == "compiled")
+
+
+def _check_choices(workers: int | None, dask: str | None, timeout_s: float | None, memory: int | None) -> None:
+    if workers is not None and workers < 1:
+        raise InputError("is no number of processes", field="workers", value=workers, allowed="1 or more")
+    if timeout_s is not None and not timeout_s > 0:
+        raise InputError("is no time limit", field="timeout", value=timeout_s, allowed="seconds above 0")
+    if dask is not None and (workers is not None or memory is not None):
+        field_name = "workers" if workers is not None else "max_memory"
+        raise InputError("has no meaning with a Dask cluster, which has its own", field=field_name)
+
+
+def _chain(first: Task, rest: Iterator[Task]) -> Iterator[Task]:
+    yield first
+    yield from rest
+
+
+def _first(count: int, tasks: Iterator[Task]) -> Iterator[Task]:
+    for _ in range(count):
+        if (task := next(tasks, None)) is None:
+            return
+        yield task
+
+
+def _timing_columns(frame: pd.DataFrame) -> list[str]:
+    return [name for name in frame.columns if name.startswith("timing.")]

@@ -1,0 +1,85 @@
+"""The records of a study as one flat table, a row a point, in the order of the points.
+
+Columns: `point`, one for each axis (with its unit, such as burst_bytes), the metrics, `error_type`, `error`; then, apart
+because they differ from sweep to sweep, `timing.*` in seconds and `timing.run`, the sweep that computed the row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..scenarios.study import LoadedStudy
+from ..sim.errors import InputError
+from ..sim.files import write_whole
+from .digest import model_digest
+from .journal import Journal
+
+FILE = "points.parquet"
+
+FRONT, ERRORS, TIMING = range(3)  # the parts of a row
+
+
+def write_table(study: LoadedStudy, keys: list[str], journal: Journal, folder: Path) -> Path:
+    """Write points.parquet with the points that have a record. `keys[n]` is the key of point n."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows: list[tuple[dict[str, Any], ...]] = []
+    for point, key in zip(study.points(), keys, strict=False):
+        if (found := journal.get(key)) is None:
+            continue
+        record, run = found
+        cells, metrics = study.cells(point), record.metrics or {}
+        if taken := cells.keys() & metrics.keys():
+            raise InputError("is the name of a metric", field="axes", value=min(taken))
+        front = {"point": point.number, **cells, **metrics}
+        errors = {"error_type": record.error_type, "error": record.error}
+        timing = {f"timing.{name}": seconds for name, seconds in record.timing.items()}
+        rows.append((front, errors, timing | {"timing.run": run}))
+    axes = [axis.column for axis in study.axes]
+    names = _in_order(rows, ["point", *axes])
+    columns = {name: _column([row[part].get(name) for row in rows], part) for name, part in names.items()}
+    about = {"question": study.study.question, "study": study.study.name, "axes": axes, "model_digest": model_digest()}
+    table = pa.table(columns).replace_schema_metadata({"xstage": json.dumps(about)})
+    with write_whole(folder / FILE) as temporary:
+        parquet.write_table(table, temporary, compression="zstd")
+    return folder / FILE
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a sweep that was killed while it wrote its table left behind."""
+    for file in folder.glob(f".{FILE}.*"):
+        file.unlink(missing_ok=True)
+
+
+def _in_order(rows: list[tuple[dict[str, Any], ...]], first: Iterable[str]) -> dict[str, int]:
+    """Each column's name, and which part of a row holds it."""
+    names = dict.fromkeys(first, FRONT)
+    for part in (FRONT, ERRORS, TIMING):
+        found = dict.fromkeys(name for row in rows for name in row[part])
+        names |= dict.fromkeys((name for name in found if name not in names), part)
+    return names
+
+
+def check_columns(study: LoadedStudy) -> None:
+    """Raises `InputError` if an axis has the name of another column."""
+    for axis in study.axes:
+        if axis.column in ("point", "error", "error_type") or axis.column.startswith("timing."):
+            raise InputError("is the name of another column", field="axes", value=axis.name)
+
+
+def _column(values: list[Any], part: int) -> Any:
+    """An Arrow array; where kinds of values are mixed, all are text."""
+    import pyarrow as pa
+
+    if part == ERRORS:
+        return pa.array(values, type=pa.string())
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        if all(value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values):
+            return pa.array(values, type=pa.float64())
+        return pa.array([None if value is None else str(value) for value in values])

@@ -1,0 +1,181 @@
+"""Topologies and disturbances as people write them: what each kind needs, what is refused, and what a change does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xstage.scenarios.loader import load
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.errors import InputError
+from xstage.sim.execute import simulate
+from xstage.sim.interconnect import KINDS
+from xstage.sim.machine import Machine
+from xstage.sim.traffic import all_to_all, route_lengths
+
+FIELDS: dict[str, Any] = {
+    "drain_rate": "100 GB/s",
+    "link_rate": "100 GB/s",
+    "oversubscription": 2.0,
+    "planes": 4,
+    "hop_latency": "0.1 us",
+    "gpus_per_node": 4,
+    "nic_rate": "10 GB/s",
+    "nic_latency": "3 us",
+    "links": [{"between": ["0-7", "leaf"], "rate": "100 GB/s"}],
+}
+TRAIN = {"kind": "burst_train", "gpus": 4, "producers": 2, "burst": "16 KiB", "destination": "all", "senders": "all"}
+TRAIN |= {"mode": "synchronised", "bursts": 2, "gap": "1 us"}
+
+
+def machine(kind: str, /, **changes: Any) -> Machine:
+    """hgx-h100 with another wiring of 8 GPUs; a field that is None is left out."""
+    numbers = {"drain_rate": None, **{name: FIELDS[name] for name in KINDS[kind]}, "kind": kind, **changes}
+    overrides = {f"interconnect.{name}": value for name, value in numbers.items()}
+    given = load_machine("hgx-h100").interconnect
+    return load_machine(
+        "hgx-h100",
+        {path: value for path, value in overrides.items()
+         if value is not None or getattr(given, path.split(".")[1]) is not None},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_joins_all_gpus(kind: str) -> None:
+    fabric = machine(kind).fabric()
+    assert fabric.n_gpus == 8
+    assert (route_lengths(fabric) > 0).sum() == 56
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_names_what_it_lacks(kind: str) -> None:
+    for name in KINDS[kind]:
+        with pytest.raises(InputError, match=f"interconnect.{name}: is missing, and kind {kind} needs it"):
+            machine(kind, **{name: None})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_refuses_what_it_does_not_use(kind: str) -> None:
+    foreign = [name for name in FIELDS if name not in KINDS[kind] and (kind, name) != ("custom", "hop_latency")]
+    for name in foreign:
+        with pytest.raises(InputError, match=f"{name}.*has no meaning where kind is {kind}"):
+            machine(kind, **{name: FIELDS[name]})
+
+
+@pytest.mark.parametrize(
+    "kind, changes, said",
+    [
+        ("ring", {"kind": "rings"}, "kind.*is not known; did you mean 'ring'"),
+        ("ring", {"link_rate": "0 GB/s"}, "link_rate.*must be above 0"),
+        ("ring", {"link_rate": 100}, "link_rate.*is not a rate"),
+        ("oversubscribed_switch", {"oversubscription": 0.5}, "oversubscription.*must be at least 1"),
+        ("multi_plane_switch", {"planes": 0}, "planes.*must be at least 1"),
+        ("hybrid_cube_mesh", {"gpus": 6}, r"gpus.*6: is no hybrid cube mesh \(allowed: 8\)"),
+        ("islands", {"gpus_per_node": 3}, "gpus_per_node.*3: does not divide the 8 GPUs"),
+        ("islands", {"nic_latency": "1 ns"}, "nic_latency.*is below the latency within a node"),
+        (
+            "custom",
+            {"links": [{"between": [0, 8], "rate": "1 GB/s"}]},
+            r"GPU 8 is not on this machine \(allowed: 0 to 7",
+        ),
+        ("custom", {"links": [{"between": [0, 0], "rate": "1 GB/s"}]}, "joins 0 to itself"),
+        ("custom", {"links": [{"between": ["0-6", "a"], "rate": "1 GB/s"}]}, "leave GPU 7 out of reach of GPU 0"),
+        ("custom", {"links": [{"between": [0, True], "rate": "1 GB/s"}]}, "is no end of a link"),
+        ("custom", {"links": [{"between": ["5-3", "a"], "rate": "1 GB/s"}]}, "is an empty range of GPUs"),
+        ("custom", {"links": [{"between": [0, 1], "speed": "1 GB/s"}]}, "speed.*is not a known key"),
+    ],
+)
+def test_a_wiring_that_makes_no_sense_is_refused(kind: str, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        machine(kind, **changes)
+
+
+def test_an_error_names_the_line_of_the_link(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "base: dgx1-v100\ninterconnect:\n  links:\n    source: mine\n    value:\n"
+        "      - {between: [0-7, hub], rate: 20 GB/s}\n      - {between: [3, 9], rate: 20 GB/s}\n"
+    )
+    with pytest.raises(InputError, match=r"mine\.yaml:7: interconnect\.links\.value\.1\.between: GPU 9 is not"):
+        load_machine(file)
+
+
+def test_a_file_may_build_on_a_topology() -> None:
+    four = load_machine("hgx-h100-rails", {"interconnect.gpus": 32})
+    assert four.gpus == 32
+    assert route_lengths(four.fabric())[0, [7, 8, 31]].tolist() == [2, 4, 4]
+
+
+def test_drain_rates_are_those_of_the_routes() -> None:
+    islands = load_machine("hgx-h100-rails", {"interconnect.duplex_efficiency": 1.0})
+    assert islands.drain_kbs("peer") == 350_000_000
+    assert islands.drain_kbs("peer", 8) == islands.drain_kbs("next", 8) == islands.drain_kbs("all", 8) == 350_000_000
+    assert islands.drain_kbs("next") == 43_000_000
+    assert islands.drain_kbs("all") == 43_000_000 * 15 // 8
+
+
+def test_the_first_dgx_is_a_hybrid_cube_mesh_with_wider_links() -> None:
+    """Six links a GPU; 20 GB/s to some neighbours, 40 to others; GPU 5 is two links away from GPU 0."""
+    fabric = load_machine("dgx1-v100").fabric()
+    assert fabric.rates_kbs[:16, 0].tolist() == [120_000_000] * 16
+    assert route_lengths(fabric)[0].tolist() == [0, 3, 3, 3, 3, 4, 4, 4]
+
+
+@pytest.mark.parametrize("gpus", [8, 16, 32, 64, 72])
+def test_expert_parallel_sizes_up_to_a_rack(gpus: int) -> None:
+    rack = load_machine("gb200-nvl72")
+    assert all_to_all(rack.fabric(gpus)).rate_kbs == rack.drain_kbs("all", gpus)
+    over = {"interconnect.kind": "oversubscribed_switch", "interconnect.oversubscription": 2.0}
+    half = load_machine("gb200-nvl72", over)
+    assert half.drain_kbs("all") == pytest.approx(rack.drain_kbs("all") / 2, rel=1e-6)
+    assert half.drain_kbs("peer") == rack.drain_kbs("peer")
+
+
+def scenario(**disturb: Any) -> dict[str, Any]:
+    return {"question": "?", "machine": "hgx-h100", "workload": TRAIN, "disturb": disturb}
+
+
+def makespan(**disturb: Any) -> int:
+    resolved = load(scenario(**disturb))
+    return simulate(resolved.program(), resolved.fabric()).makespan_ps
+
+
+def test_each_disturbance_makes_a_run_longer() -> None:
+    healthy = makespan()
+    assert makespan(late_gpu={"gpu": 3, "by": "5 us"}) == healthy + 5_000_000
+    assert makespan(degraded_link={"gpu": 3, "factor": 0.1}) > healthy
+    assert makespan(slow_gpu={"gpu": 3, "factor": 2}) == healthy + 1_000_000
+
+
+def test_several_may_be_given() -> None:
+    late = [{"gpu": 1, "by": "1 us"}, {"gpu": 2, "by": "4 us"}]
+    assert makespan(late_gpu=late) == makespan() + 4_000_000
+
+
+def test_a_disturbance_can_be_set_from_outside() -> None:
+    resolved = load(scenario(late_gpu={"gpu": 3, "by": "1 us"}), {"disturb.late_gpu.by": "7 us"})
+    assert resolved.scenario.disturb.late_gpu[0].by == 7_000_000
+
+
+@pytest.mark.parametrize(
+    "disturb, said",
+    [
+        ({"slow_gpu": {"gpu": 4, "factor": 2}}, r"disturb.slow_gpu.gpu = 4: takes no part \(allowed: 0 to 3\)"),
+        ({"slow_gpu": {"gpu": 1, "factor": 0.5}}, "disturb.slow_gpu.factor = 0.5: must be at least 1"),
+        ({"slow_gpu": {"gpu": 1}}, "disturb.slow_gpu.factor: is missing"),
+        ({"slow_gpus": {"gpu": 1, "factor": 2}}, "did you mean 'slow_gpu'"),
+        ({"late_gpu": {"gpu": 1, "by": 3}}, "disturb.late_gpu.by = 3: is not a time"),
+        ({"late_gpu": [{"gpu": 1, "by": "1 us"}, {"gpu": 9, "by": "1 us"}]}, "gpu = 9: takes no part"),
+        ({"degraded_link": {"factor": 0.5}}, "disturb.degraded_link: names one of two things"),
+        ({"degraded_link": {"gpu": 1, "factor": 1.5}}, "disturb.degraded_link.factor = 1.5: must be at most 1"),
+    ],
+)
+def test_a_disturbance_that_makes_no_sense_is_refused(disturb: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load(scenario(**disturb))
+
+
+def test_mirrored_ranks_cannot_differ() -> None:
+    with pytest.raises(InputError, match=r"disturb: makes ranks differ \(allowed: workload.ranks: all\)"):
+        load("megamoe-flash-wave", {"workload.ranks": "symmetric", "disturb.late_gpu": {"gpu": 1, "by": "1 us"}})
