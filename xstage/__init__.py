@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .sim.program_builder import ProgramBuilder
     from .sweeps.estimate import Estimate, estimate
     from .sweeps.run import Sweep, sweep
+    from .topology_view import Topology, topology
     from .tuning import Tuning, tune
 
     __version__: str
@@ -55,6 +56,7 @@ _HOMES = {
     "sim.program_builder": ("ProgramBuilder",),
     "sweeps.estimate": ("Estimate", "estimate"),
     "sweeps.run": ("Sweep", "sweep"),
+    "topology_view": ("Topology", "topology"),
     "tuning": ("Tuning", "tune"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -75,6 +77,7 @@ __all__ = [
     "Run",
     "Scenario",
     "Sweep",
+    "Topology",
     "Tuning",
     "XstageError",
     "audit",
@@ -92,6 +95,7 @@ __all__ = [
     "read_trace",
     "run",
     "sweep",
+    "topology",
     "tune",
     "validate",
     "write_trace",

@@ -106,7 +106,9 @@ def run(
     overrides: Overrides = None,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write every op of every lane: .parquet, .pftrace (Perfetto) or .json (Kineto)."),
+        typer.Option(
+            metavar="FILE", help="Write every op of every lane: .parquet, .pftrace (Perfetto) or .json (Kineto)."
+        ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what each part of the scenario became.")] = False,
     as_json: AsJson = False,
@@ -304,13 +306,13 @@ def _gap(value: float | None) -> str:
 
 def _plot_topology(name: str, file: Path, as_json: bool) -> None:
     from .topology_facts import shown_topology
-    from .topology_plot import plot_topology
+    from .topology_view import topology
 
     started = time.perf_counter()
-    facts, files = plot_topology(name, file)
-    written = [str(path) for path in files]
+    found = topology(name)
+    written = [str(path) for path in found.save(file)]
     if as_json:
-        answer = {"name": name, "topology": facts, "files": written}
+        answer = {"name": name, "topology": found.facts, "files": written}
         print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}))
     else:
-        show(*shown_topology(facts), f"written: {', '.join(written)}")
+        show(*shown_topology(found.facts), f"written: {', '.join(written)}")

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from xstage.plots.traces import write
+
 from xstage import commands_trace
 from xstage.cli import main
-from xstage.plots.traces import write
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "pftrace", "json"])
@@ -90,6 +91,13 @@ def test_a_bad_input_is_one_error_object(tmp_path, capsys):
     assert main(["import", str(tmp_path / "none.sqlite"), "-o", str(tmp_path / "t.parquet"), "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["reason"].startswith("cannot be read") and error["file"].endswith("none.sqlite")
+
+
+def test_a_table_of_something_else_is_refused(tmp_path, capsys):
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
+    assert main(["import", str(tmp_path / "other.parquet"), "-o", str(tmp_path / "t.parquet")]) == 2
+    assert "op table = 'gpu': is no column of it" in capsys.readouterr().err
+    assert not (tmp_path / "t.parquet").exists()
 
 
 def test_the_summary_of_an_empty_table_is_empty():

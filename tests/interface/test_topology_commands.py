@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import xstage as xs
 from xstage.cli import main
 
 SMALL = ["run", "islands-all-to-all", "--set", "workload.producers=1", "--engine", "simpy"]
@@ -88,6 +89,14 @@ def test_a_file_of_ones_own_is_drawn_too(tmp_path: Path, capsys: pytest.CaptureF
     mine.write_text("base: mi300x\n")
     found, _ = answer(capsys, "scenarios", "show", str(mine), "--plot", str(tmp_path / "mine.png"))
     assert found["topology"]["kind"] == "direct"
+
+
+def test_a_topology_in_python_is_the_same() -> None:
+    found = xs.topology("dgx1-v100")
+    assert found.facts["all_to_all_gbs"] == pytest.approx(46.67, rel=0.01)
+    assert len(found.links()) == 32
+    assert "All-to-All" in found._repr_html_()
+    assert found.plot().axes[0].get_title(loc="left") == "dgx1-v100: custom, 8 GPUs"
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def test_lanes_never_overlap_and_every_op_is_there(seed):
         mine = ops[(ops["lane"] == lane) & (ops["gpu"] == gpu)]
         assert [start for start, _ in times] == (np.rint(mine["start_us"] * 1e6) // 1000).tolist()
         assert [end for _, end in times] == (np.rint(mine["end_us"] * 1e6) // 1000).tolist()
-        assert all(end <= start for (_, end), (start, _) in zip(times, times[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(times))
 
 
 @settings(max_examples=20)

@@ -1,6 +1,7 @@
 """What a .pftrace says is what the tables of the trace say. It is read back with Perfetto's own messages."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def ns(us):
 
 
 def lane_paths(trace):
-    """The track of every lane that did something, as the names of GPU, SM and role; roles that an SM has twice get a number."""
+    """The track of every lane that did something: GPU, SM and role, with a number if the SM has the role twice."""
     lanes = trace.ops()[["gpu", "sm", "lane", "role"]].drop_duplicates()
     seats = Counter(zip(lanes["gpu"], lanes["sm"], lanes["role"], strict=True))
     return {
@@ -85,7 +86,7 @@ def test_stalls_and_waits_are_inside_their_op_and_do_not_overlap(seed):
                 assert abs((piece.end - piece.start) - long) < 1
         for pieces in inside.values():
             assert len(pieces) <= 2
-            assert all(first.end <= second.start for first, second in zip(pieces, pieces[1:], strict=False))
+            assert all(first.end <= second.start for first, second in pairwise(pieces))
 
 
 @settings(max_examples=20)
@@ -148,7 +149,7 @@ def test_counters_are_the_occupancy_and_what_the_egress_passed(seed):
         assert dict(held) == by_ns
         assert len(held) == len(by_ns)
         rate = tracks[(f"GPU {gpu}", "egress")].values
-        sent = sum(value * (after - time) for (time, value), (after, _) in zip(rate, rate[1:], strict=False))
+        sent = sum(value * (after - time) for (time, value), (after, _) in pairwise(rate))
         assert sent == pytest.approx(ports["bytes"][gpu])
         assert not rate or rate[-1][1] == 0
 
@@ -191,5 +192,5 @@ def test_a_lane_that_does_two_things_at_once_is_refused():
 
 @pytest.mark.parametrize("column", ["lane", "stall_us", "cause"])
 def test_a_missing_column_is_named(column):
-    with pytest.raises(InputError, match=rf"op table = '{column}': has no column"):
+    with pytest.raises(InputError, match=rf"op table = '{column}': is no column of it"):
         b"".join(perfetto_pieces(random_trace(3).ops().drop(columns=column)))

@@ -1,0 +1,1 @@
+"""Traces that other profilers wrote, as op tables with the columns of `Trace.ops()`."""

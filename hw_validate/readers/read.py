@@ -1,0 +1,76 @@
+"""Read a profiler's file, whichever it is: it is recognised by how it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...sim.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS = {
+    "nsys": "Nsight Systems, by `nsys export --type sqlite`",
+    "kineto": "torch.profiler JSON, also .gz",
+    "flashinfer": "FlashInfer's profiler buffer as .npy",
+    "xstage": "op table as .parquet",
+}
+_BEGINNINGS = {b"SQLite format 3\0": "nsys", b"\x93NUMPY": "flashinfer", b"PAR1": "xstage", b"\x1f\x8b": "kineto"}
+
+
+def format_of(file: str | Path) -> str:
+    """Key of `FORMATS`. Raises `InputError` if the file is not there or begins as none of them does."""
+    try:
+        with open(file, "rb") as stream:
+            begins = stream.read(64)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=str(file)) from error
+    for beginning, name in _BEGINNINGS.items():
+        if begins.startswith(beginning):
+            return name
+    if begins.lstrip().startswith((b"{", b"[")):
+        return "kineto"
+    raise InputError("is no trace that can be read", file=str(file), allowed="; ".join(FORMATS.values()))
+
+
+def read_trace(file: str | Path, event_names: Sequence[str] = (), gpu: int | None = None) -> pd.DataFrame:
+    """The op table of a profiler's file: columns of `Trace.ops()` and, unless xstage wrote it, `name`. Times start at 0.
+
+    `event_names` and `gpu` are what a FlashInfer buffer does not say; `gpu` keeps one GPU of any other file.
+    Raises `InputError` for a file that is none of `FORMATS`, or damaged, or of an unknown version, or that mixes clocks.
+    """
+    kind = format_of(file)
+    if event_names and kind != "flashinfer":
+        raise InputError(
+            "are for a FlashInfer buffer", field="event names", value=", ".join(event_names), file=str(file)
+        )
+    if kind == "flashinfer":
+        from .flashinfer import read_flashinfer
+
+        return read_flashinfer(file, event_names, gpu or 0)
+    table = _read(file, kind)
+    if gpu is None:
+        return table
+    if gpu not in set(table["gpu"]):
+        raise InputError("is no GPU of this trace", field="gpu", value=gpu, file=str(file),
+                         allowed=sorted({int(each) for each in table["gpu"]}))  # fmt: skip
+    return table[table["gpu"] == gpu].reset_index(drop=True)
+
+
+def _read(file: str | Path, kind: str) -> pd.DataFrame:
+    if kind == "nsys":
+        from .nsys import read_nsys
+
+        return read_nsys(file)
+    if kind == "kineto":
+        from .kineto import read_kineto
+
+        return read_kineto(file)
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"is no whole Parquet file: {error}", file=str(file)) from error

@@ -1,0 +1,1 @@
+"""Traces for other viewers: Perfetto TrackEvent, Kineto-shaped JSON, Parquet."""
