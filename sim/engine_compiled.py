@@ -78,6 +78,7 @@ LANE_STATE = np.dtype(
         ("last_of_share", "i4"),
         ("to", "i4"),
         ("at_home", "i4"),
+        ("scatter", "i4"),
         ("number", "i4"),
         ("granule", "i8"),
         ("round", "i8"),
@@ -180,7 +181,6 @@ class Tables(NamedTuple):
     lane_sm: Any
     sm_gpu: Any
     span_first: Any
-    scatter: Any
     rates: Any
     route_first: Any
     route_ports: Any
@@ -234,7 +234,7 @@ def run(
         tables = Tables(
             program.lanes, program.groups, program.plans, program.steps, program.queues, program.queue_tasks,
             program.tasks, program.runs, program.ops, program.destinations, program.shares, program.counters,
-            layout.lane_sm, layout.sm_gpu, layout.span_first, layout.scatter,
+            layout.lane_sm, layout.sm_gpu, layout.span_first,
             fabric.rates_kbs, fabric.route_first, fabric.route_ports, fabric.latency_ps,
         )  # fmt: skip
         settings = Settings(
@@ -436,6 +436,7 @@ def _lane_turn(tables, state, settings, number, now):
             elif kind == p.STORE:
                 lane.resume = NEXT_GRANULE
                 lane.row = op.target
+                lane.scatter = _deals_over_several(tables, op.target, gpu)
                 lane.share = 0
                 lane.round = 0
                 lane.issued = 0
@@ -581,8 +582,9 @@ def _lane_turn(tables, state, settings, number, now):
             if following != NONE:
                 sm.head = state.lanes[following].next
                 _turn(state, following, now)
-            totals.stored_bytes += lane.granule
             op = tables.ops[lane.op]
+            if op.kind == p.STORE:
+                totals.stored_bytes += lane.granule
             if lane.at_home and lane.last_of_share and op.counter != NONE:
                 _bump(tables, state, op.counter + op.stride * gpu, 1, now)
             lane.resume = NEXT_GRANULE
@@ -732,6 +734,16 @@ def _choose_granule(tables, lane, granule_bytes, signal_bytes):
             lane.at_home = lane.to == gpu
             lane.last_of_share = left <= granule_bytes
             return True
+
+
+@_compiled
+def _deals_over_several(tables, row_number, gpu):
+    """Whether a store is dealt over more than one other GPU, so that it drains at the rate of a scatter."""
+    row = tables.destinations[row_number]
+    others = 0
+    for index in range(row.first, row.first + row.n_shares):
+        others += tables.shares[index].gpu != gpu
+    return others > 1 and row.replicate == 0
 
 
 @_compiled
@@ -999,7 +1011,7 @@ def _admit(tables, state, settings, number, now):
         granule.counter = op.counter
         granule.amount = op.count
     else:
-        granule.scatter = tables.scatter[lane.row]
+        granule.scatter = lane.scatter
         granule.reduce = op.flags & p.REDUCE
         if lane.last_of_share and op.counter != NONE and not multicast:
             granule.counter = op.counter + op.stride * lane.to

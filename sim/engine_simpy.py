@@ -203,7 +203,8 @@ class Lane:
             self.totals["busy_ps"] += issue
             if self.now < start + issue:
                 yield from self.turn(At(self.env, self.key, start + issue - self.now))
-        self.totals["stored_bytes"] += size
+        if op["kind"] == p.STORE:
+            self.totals["stored_bytes"] += size
         if self.gpu in receivers and last and op["counter"] != p.NO_COUNTER:
             self.model.counters[int(op["counter"] + op["stride"] * self.gpu)].bump(1)
 
@@ -247,10 +248,16 @@ class Lane:
 
         granules = [granule(index, receiver) for index, receiver in enumerate(receivers)]
         if op["kind"] == p.STORE and self.model.program.destinations[op["target"]]["replicate"]:
-            network.multicast(Granule(ticket, size, self.gpu, receivers[0], self.number, number, now), granules)
+            network.multicast(Granule(ticket, size, self.gpu, receivers[-1], self.number, number, now), granules)
         else:
-            granules[0].scatter = op["kind"] == p.STORE and bool(self.model.layout.scatter[op["target"]])
+            granules[0].scatter = op["kind"] == p.STORE and self._deals_over_several(op)
             network.send(granules[0])
+
+    def _deals_over_several(self, op: Any) -> bool:
+        """Whether a store is dealt over more than one other GPU, so that it drains at the rate of a scatter."""
+        row = self.model.program.destinations[op["target"]]
+        receivers = self.model.program.shares["gpu"][row["first"] : row["first"] + row["n_shares"]]
+        return int((receivers != self.gpu).sum()) > 1
 
     def _load(self, number: int, op: Any) -> None:
         """Ask the owner for the data; its reply comes in granules, and the last of them ends the load."""

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -16,9 +17,10 @@ import numpy as np
 
 from . import program as p
 from .errors import DeadlockError, InputError, LimitError, ProgramError
-from .outcome import Layout, Outcome, Stuck
+from .outcome import GRANULE_RECORD, OP_RECORD, Layout, Outcome, Stuck
 from .program_view import op_repeats
 from .trace import Trace
+from .units import format_size
 
 if TYPE_CHECKING:
     from .program import Program
@@ -28,6 +30,7 @@ EngineName = Literal["compiled", "simpy"]
 TraceLevel = Literal["off", "summary", "full"]
 
 LATEST_PS = 2**62
+MEMORY_SHARE = 0.7  # of this machine's memory, which the records of a full trace may take
 MOST_SHOWN = 5
 
 
@@ -45,6 +48,7 @@ def simulate(program: Program, fabric: Fabric, engine: EngineName = "compiled", 
             raise InputError("is unknown", field=field, value=value, allowed=get_args(allowed))
     _check_fit(program, fabric)
     layout = Layout.of(program, fabric)
+    _check_memory(layout, trace)
     started = perf_counter()
     if engine == "compiled":
         from . import engine_compiled
@@ -69,6 +73,18 @@ def _check_fit(program: Program, fabric: Fabric) -> None:
     if latest > LATEST_PS:
         raise LimitError(
             f"the run could last {latest / 1e12:.3g} s; times are whole picoseconds below 2^62 ({LATEST_PS / 1e12:.3g} s)"
+        )
+
+
+def _check_memory(layout: Layout, trace: TraceLevel) -> None:
+    if trace != "full":
+        return
+    records = layout.max_op_records * OP_RECORD.itemsize + layout.max_granules * GRANULE_RECORD.itemsize
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE
+    if records > most:
+        raise LimitError(
+            f"a full trace of {layout.max_op_records:,} ops and {layout.max_granules:,} granules needs {format_size(records)}; "
+            f"this machine has room for {format_size(most)}. Take a summary trace, or a larger granule"
         )
 
 

@@ -28,15 +28,20 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "remote_visible_us": outcome.arrived_ps / PS_PER_US,
         "ops": int(op_repeats(program).sum()),
         "events": outcome.events,
-        "stall_total_us": int(outcome.lanes["stall_ps"].sum()) / PS_PER_US,
+        "stall_total_us": total(outcome.lanes["stall_ps"]) / PS_PER_US,
         "roles": _roles(trace),
         "spans": _spans(trace),
         "occupancy_peak_bytes": int(outcome.peak_gpu_bytes.max(initial=0)),
-        "bytes_stored": int(outcome.lanes["stored_bytes"].sum()),
-        "bytes_loaded": int(outcome.lanes["loaded_bytes"].sum()),
+        "bytes_stored": total(outcome.lanes["stored_bytes"]),
+        "bytes_loaded": total(outcome.lanes["loaded_bytes"]),
         "egress_use_pct": _use_pct(trace, slice(0, trace.fabric.n_gpus)),
         "ingress_use_pct": _use_pct(trace, slice(trace.fabric.n_gpus, 2 * trace.fabric.n_gpus)),
     }
+
+
+def total(values: Any) -> int:
+    """Sum over lanes; a sum of times may leave 64 bits where no time of the run does."""
+    return int(values.sum(dtype=object))
 
 
 def _roles(trace: Trace) -> dict[str, Any]:

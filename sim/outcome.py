@@ -105,7 +105,6 @@ class Layout:
     sm_gpu: Array  # [n_sms]
     span_first: Array  # [n_tasks] first row of `spans` of a task
     n_spans: int
-    scatter: Array  # [n_destinations] the row deals over several GPUs, own GPU not counted as one
     max_op_records: int
     max_granules: int
 
@@ -131,7 +130,6 @@ class Layout:
             sm_gpu=program.lanes["gpu"][first].astype(np.int64),
             span_first=np.cumsum(n_runs) - n_runs,
             n_spans=int(n_runs.sum()),
-            scatter=(rows["n_shares"] > 1) & (rows["replicate"] == 0),
             max_op_records=int(repeats.sum()) + int(n_runs.sum()) + len(program.lanes),
             max_granules=int((granules * repeats).sum()),
         )

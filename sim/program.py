@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -163,6 +164,7 @@ class Program:
                 )
             table.setflags(write=False)
             object.__setattr__(self, name, table)
+        object.__setattr__(self, "meta", _as_json(self.meta))
         validate(self)
 
     def tables(self) -> Iterator[tuple[str, Table]]:
@@ -196,8 +198,10 @@ class Program:
                 tables = {name: file[name] for name in _DTYPES}
         except FileNotFoundError:
             raise ProgramError(f"{path}: no such file") from None
-        except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError, TypeError) as error:
+        except (zipfile.BadZipFile, zlib.error, LookupError, ValueError, EOFError, OSError, TypeError, NotImplementedError) as error:
             raise ProgramError(f"{path}: not a whole Program file ({error})") from error
+        if not isinstance(header, dict) or not header.keys() >= {"n_gpus", "roles", "phases", "meta"}:
+            raise ProgramError(f"{path}: not a whole Program file (its header is incomplete)")
         if header.get("format_version") != FORMAT_VERSION:
             raise ProgramError(
                 f"{path}: Program format {header.get('format_version')} cannot be read (allowed: {FORMAT_VERSION})"
@@ -231,3 +235,12 @@ class Program:
         from .program_view import diff
 
         return diff(self, other)
+
+
+def _as_json(meta: dict[str, Any]) -> dict[str, Any]:
+    """`meta` as it will be when it comes back from a file: lists for tuples, plain numbers for NumPy's."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(meta, default=lambda value: value.item()))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ProgramError(f"meta cannot be kept in a file: {error}") from error
+    return plain

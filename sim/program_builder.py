@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from . import program as p
+from .errors import ProgramError
 from .program import STORE as STORE
 from .program import Program
 
@@ -149,7 +150,7 @@ class ProgramBuilder:
         """Queues one after the other: queue i owns the next `n_tasks[i]` of `tasks`."""
         n_tasks = np.asarray(n_tasks, dtype=np.int64)
         first = self._sizes["queue_tasks"]
-        tasks = np.asarray(tasks, dtype="i4")
+        tasks = _checked(np.asarray(tasks), np.dtype("i4"), "queue_tasks").astype("i4")
         self._chunks["queue_tasks"].append(tasks)
         self._sizes["queue_tasks"] += len(tasks)
         return self._append("queues", first=first + np.cumsum(n_tasks) - n_tasks, n_tasks=n_tasks)
@@ -205,7 +206,8 @@ class ProgramBuilder:
             window=by_lane("window"),
             start_ps=by_lane("start_ps"),
         )
-        self._chunks["slots"].append(np.tile(np.asarray(slots, dtype="i4"), n_groups))
+        values = _checked(np.asarray(slots), np.dtype("i4"), "slots").astype("i4")
+        self._chunks["slots"].append(np.tile(values, n_groups))
         self._sizes["slots"] += n_groups * len(slots)
         return first
 
@@ -225,8 +227,20 @@ class ProgramBuilder:
             np.broadcast_shapes((1,), *(a.shape[: a.ndim - inner[name]] for name, a in arrays.items())), dtype=dtype
         )
         for name, column in arrays.items():
-            rows[name] = column
+            rows[name] = _checked(column, dtype[name].base, f"{table}.{name}")
         first = self._sizes[table]
         self._chunks[table].append(rows.ravel())
         self._sizes[table] += rows.size
         return first
+
+
+def _checked(values: Any, dtype: np.dtype[Any], column: str) -> Any:
+    """`values`, which must be whole numbers that the column can hold: NumPy would wrap or truncate them in silence."""
+    limits = np.iinfo(dtype)
+    if values.size:
+        if values.dtype.kind not in "iub" and not (values == np.floor(values)).all():
+            raise ProgramError(f"{column}: {values.ravel()[np.argmax(values != np.floor(values))]} is no whole number")
+        if values.min() < limits.min or values.max() > limits.max:
+            worst = values.max() if values.max() > limits.max else values.min()
+            raise ProgramError(f"{column}: {worst} is out of range (allowed: {limits.min} to {limits.max})")
+    return values

@@ -21,8 +21,12 @@ MAX_STORE_BYTES = 2**31
 
 def validate(program: Program) -> None:
     """Raise `ProgramError` if a reference leads nowhere, a number has no meaning, or two tables disagree."""
-    if program.n_gpus < 1:
-        raise ProgramError(f"n_gpus is {program.n_gpus} (allowed: 1 or more)")
+    if not isinstance(program.n_gpus, int) or program.n_gpus < 1:
+        raise ProgramError(f"n_gpus is {program.n_gpus!r} (allowed: whole numbers from 1 on)")
+    for name in ("roles", "phases"):
+        names = getattr(program, name)
+        if len(set(names)) != len(names):
+            raise ProgramError(f"{name}: a name stands there twice ({', '.join(names)})")
     _check_shares(program)
     _check_ops(program)
     _check_slices(program)
@@ -69,6 +73,7 @@ def _check_shares(program: Program) -> None:
     _refuse(_outside(shares["gpu"], program.n_gpus), "shares", "the GPU does not exist", shares["gpu"])
     _refuse(shares["bytes"] < 1, "shares", "a share needs at least one byte", shares["bytes"])
     _check_range(program, "destinations", "first", "n_shares", "shares")
+    _refuse(rows["replicate"] > 1, "destinations", "replicate must be 0 or 1", rows["replicate"])
     owner, index = expand(rows["first"], rows["n_shares"])
     key = owner * program.n_gpus + shares["gpu"][index]
     unique, counts = np.unique(key, return_counts=True)
@@ -88,6 +93,7 @@ def _check_ops(program: Program) -> None:
     counted = signal | (kind == p.WAIT)
     slot = (kind == p.ACQUIRE) | (kind == p.RELEASE)
     _refuse(kind >= len(p.KIND_NAMES), "ops", "unknown kind", kind)
+    _refuse(ops["flags"] & ~np.uint8(p.REDUCE) > 0, "ops", "unknown flags", ops["flags"])
     _refuse(ops["duration_ps"] < 0, "ops", "negative duration", ops["duration_ps"])
     _refuse(
         store & _outside(ops["target"], len(program.destinations)), "ops", "no such destinations row", ops["target"]
@@ -146,6 +152,8 @@ def _check_slices(program: Program) -> None:
     _, index = expand(program.queues["first"], program.queues["n_tasks"])
     covered = np.bincount(index, minlength=len(program.queue_tasks)) if len(index) else np.zeros(0)
     _refuse(np.asarray(covered > 1), "queue_tasks", "the place belongs to more than one queue")
+    _refuse(np.asarray(covered < 1), "queue_tasks", "the place belongs to no queue")
+    _refuse(_outside(program.tasks["phase"], len(program.phases)), "tasks", "no such phase", program.tasks["phase"])
     for column in range(2):
         guard = program.tasks["guard_counter"][:, column]
         _refuse((guard != p.NO_COUNTER) & _outside(guard, len(counters)), "tasks", "no such guard counter", guard)

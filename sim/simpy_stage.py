@@ -225,7 +225,7 @@ class Network:
 
     def _multicast(self, first: Granule, copies: list[Granule]) -> Steps:
         yield At(self.env, first.key)
-        yield from self._pass(first, first.source)
+        yield from self._pass(first, self.fabric.route(first.source, first.destination)[0])
         for copy in copies:
             copy.finish = first.finish
             route = self.fabric.route(copy.source, copy.destination)
@@ -254,7 +254,7 @@ class Network:
         yield At(self.env, granule.key)
         granule.finish = int(self.env.now)
         if granule.bytes > 0:
-            yield from self._pass(granule, granule.source)
+            yield from self._pass(granule, self.fabric.route(granule.source, granule.destination)[0])
         arrival = granule.finish + int(self.fabric.latency_ps[granule.source, granule.destination])
 
         def answer() -> None:

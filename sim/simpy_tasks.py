@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 CAUSE = {name: number for number, name in enumerate(p.CAUSES)}
 
 
+class Watcher:
+    """Somebody who waits until a counter is at least `needed`."""
+
+    def __init__(self, needed: int, wake: Callable[[], None]) -> None:
+        self.needed = needed
+        self.wake = wake
+
+
 class Counter:
     """A monotone number, and those who wait until it is large enough."""
 
@@ -22,10 +30,16 @@ class Counter:
         self.home = home
         self.cause = cause
         self.value = value
-        self.watchers: list[tuple[int, Callable[[], None]]] = []
+        self.watchers: list[Watcher] = []
 
-    def watch(self, needed: int, wake: Callable[[], None]) -> None:
-        self.watchers.append((needed, wake))
+    def watch(self, needed: int, wake: Callable[[], None]) -> Watcher:
+        watcher = Watcher(needed, wake)
+        self.watchers.append(watcher)
+        return watcher
+
+    def unwatch(self, watcher: Watcher) -> None:
+        if watcher in self.watchers:
+            self.watchers.remove(watcher)
 
     def reaches(self, needed: int, env: simpy.Environment) -> simpy.Event:
         """An event for the moment at which the counter is large enough."""
@@ -39,10 +53,10 @@ class Counter:
 
     def bump(self, amount: int) -> None:
         self.value += amount
-        satisfied = [wake for needed, wake in self.watchers if needed <= self.value]
-        self.watchers = [watcher for watcher in self.watchers if watcher[0] > self.value]
-        for wake in satisfied:
-            wake()
+        satisfied = [watcher for watcher in self.watchers if watcher.needed <= self.value]
+        self.watchers = [watcher for watcher in self.watchers if watcher.needed > self.value]
+        for watcher in satisfied:
+            watcher.wake()
 
 
 class Queue:
@@ -72,7 +86,7 @@ class Group:
         self.visits = 0
         self.taken: list[int] = []
         self.lanes: list[Lane] = []
-        self.watching = False
+        self.watched: list[tuple[Counter, Watcher]] = []
         slots = model.program.slots[row["first_slot"] : row["first_slot"] + row["n_slots"]]
         self.slots = [simpy.Container(model.env, init=int(value)) for value in slots]
 
@@ -90,10 +104,8 @@ class Group:
                 self._take_head(queue)
                 return True, None
             missing += guards
-        if not self.watching:
-            self.watching = True
-            for counter, needed in missing:
-                counter.watch(needed, self.guard_holds)
+        if not self.watched:
+            self.watched = [(counter, counter.watch(needed, self.guard_holds)) for counter, needed in missing]
         return False, missing[0][0].cause
 
     def _queues_of_next_step(self) -> list[Queue] | None:
@@ -128,8 +140,11 @@ class Group:
             self.visits = 0
 
     def guard_holds(self) -> None:
-        if self.watching:
-            self.watching = False
+        """One of the guards that kept the group waiting holds now: look again, and no longer at the others."""
+        if self.watched:
+            for counter, watcher in self.watched:
+                counter.unwatch(watcher)
+            self.watched = []
             self.wake()
 
     def wake(self) -> None:

@@ -22,9 +22,13 @@ from .. import burst_gap
 from ..errors import InputError
 from ..program import COMPUTE, SIGNAL, STORE, WAIT, Program
 from ..program_builder import ProgramBuilder, Seat
+from ..program_check import MAX_STORE_BYTES
 
 if TYPE_CHECKING:
     from ..machine import Machine
+
+MOST_TASKS = 2**27
+"""More tasks than this take gigabytes to write down."""
 
 Mode = Literal["free_running", "synchronised", "isolated"]
 Destination = Literal["peer", "all"]
@@ -55,6 +59,9 @@ class BurstTrain:
         for name, least in (("producers", 0), ("burst_bytes", 0), ("gap_ps", 0), ("bursts", 1), ("gpus", 2)):
             if getattr(self, name) < least:
                 raise InputError("is too small", field=name, value=getattr(self, name), allowed=f"{least} or more")
+        if self.burst_bytes >= MAX_STORE_BYTES:
+            most = f"0 to {MAX_STORE_BYTES - 1}"
+            raise InputError("is too large for one burst", field="burst_bytes", value=self.burst_bytes, allowed=most)
 
 
 def build(machine: Machine, shape: BurstTrain) -> Program:
@@ -62,6 +69,10 @@ def build(machine: Machine, shape: BurstTrain) -> Program:
 
     Raises `InputError` if there are more producers than SMs.
     """
+    n_tasks = shape.producers * (2 * shape.bursts - 1) * (shape.gpus if shape.senders == "all" else 1)
+    if n_tasks > MOST_TASKS:
+        most = MOST_TASKS * shape.bursts // n_tasks
+        raise InputError("makes too many tasks", field="bursts", value=shape.bursts, allowed=f"1 to about {most}")
     if shape.producers > machine.sms:
         raise InputError("more than SMs", field="producers", value=shape.producers, allowed=f"0 to {machine.sms}")
     builder = ProgramBuilder(shape.gpus)
@@ -118,7 +129,7 @@ def _destinations(builder: ProgramBuilder, shape: BurstTrain, sender: int) -> An
 def _gap_ps(machine: Machine, shape: BurstTrain) -> int:
     if shape.mode != "isolated":
         return shape.gap_ps
-    rate = machine.drain_kbs(shape.destination, shape.gpus)
+    rate = machine.drain_kbs("all" if shape.destination == "all" else "next", shape.gpus)
     empty_after = -(-shape.producers * shape.burst_bytes * 10**9 // rate)
     return max(shape.gap_ps, empty_after)
 
