@@ -21,6 +21,9 @@ from ..sim.errors import InputError
 _PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
+_MOST_VALUES, _DEEPEST, _MOST_SHOWN = 100_000, 100, 40
+
+
 @dataclass(frozen=True, eq=False)
 class Document:
     """Mappings, lists, text, numbers, booleans and None, with the place of each by its path from the top."""
@@ -86,6 +89,8 @@ def parse(text: str, file: str) -> Document:
         places: dict[Path, Place] = {}
         data = _plain(loader, root, (), file, places, []) if root is not None else None
         return Document(data, places)
+    except RecursionError:
+        raise InputError("is not YAML that can be read: it is nested too deeply", file=file) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = ", ".join(part for part in (error.context, error.problem) if part)
@@ -120,6 +125,9 @@ def _plain(
     """The data of a node and, in `places`, of every node in it."""
     line = node.start_mark.line + 1
     places[path] = Place(file, line)
+    if len(places) > _MOST_VALUES or len(path) > _DEEPEST:
+        reason = f"has over {_MOST_VALUES} values (aliases count each time), or is nested over {_DEEPEST} deep"
+        raise InputError(reason, file=file, line=line)
     if any(node is outer for outer in above):
         raise InputError("contains itself", field=_dotted(path), file=file, line=line)
     if node.tag not in _PLAIN_TAGS:
@@ -128,7 +136,11 @@ def _plain(
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, (*path, index), file, places, around) for index, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node)
+        try:
+            return loader.construct_object(node)
+        except (ValueError, LookupError):  # such as !!int abc, or a number of thousands of digits
+            kind, shown = node.tag.removeprefix("tag:yaml.org,2002:"), str(node.value)[:_MOST_SHOWN]
+            raise InputError(f"is no {kind}", field=_dotted(path) or None, value=shown, file=file, line=line) from None
     data: dict[str, Any] = {}
     first_line: dict[str, int] = {}
     for key_node, value_node in node.value:

@@ -49,7 +49,7 @@ def _parse(text: str | int | float, field: str, kind: str, scales: dict[str, int
     match = _QUANTITY.match(text) if isinstance(text, str) else None
     unit = match.group(2).upper().replace("µ", "U").replace("\u039c", "U") if match else ""
     if not match or unit not in scales:
-        zero_needs_no_unit = isinstance(text, (int, float)) and not isinstance(text, bool) and text == 0
+        zero_needs_no_unit = (isinstance(text, (int, float)) and not isinstance(text, bool) and text == 0) or text == "0"
         if zero_needs_no_unit:
             return 0
         raise InputError(f"is not a {kind}", field=field, value=text, allowed=allowed)

@@ -66,7 +66,7 @@ def warn(sentences: Iterable[str]) -> None:
 @contextmanager
 def progress(doing: str) -> Iterator[None]:
     """Say on standard error what is being done, if it is a terminal."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
     from rich.console import Console

@@ -90,3 +90,17 @@ def test_paths_are_keys_joined_by_dots():
     for text in ("", ".", "a.", "a..b", " a", "a. b"):
         with pytest.raises(InputError, match="is no path"):
             split_path(text, "--set")
+
+
+@pytest.mark.parametrize("text", ["a: !!int abc", "a: !!float x", "a: !!bool maybe", "a: " + "9" * 5000])
+def test_a_value_that_is_not_what_its_tag_says_is_refused_with_its_line(text: str) -> None:
+    with pytest.raises(InputError, match=r"file\.yaml:2: a = .*is no (int|float|bool)"):
+        parse("# first line\n" + text, "file.yaml")
+
+
+def test_aliases_of_aliases_and_endless_nesting_are_refused_at_once() -> None:
+    bomb = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10))
+    with pytest.raises(InputError, match="over 100000 values"):
+        parse(bomb, "file.yaml")
+    with pytest.raises(InputError, match="nested"):
+        parse("a: " + "[" * 3000 + "]" * 3000, "file.yaml")
