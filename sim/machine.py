@@ -17,18 +17,16 @@ from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from . import topology
 from .burst_gap import XStage
 from .checked import Checked, Where, check, nowhere, refusal
 from .errors import InputError
-from .quantities import Count, Efficiency, Fraction, Positive, Rate, Size, Sourced, Text, Time, not_given
+from .interconnect import Destination, InterconnectProfile
+from .quantities import Count, Efficiency, Fraction, Positive, Rate, Size, Sourced, Text, Time
 
 PARTS = ("compute", "stage", "interconnect")
-
-Destination = Literal["peer", "all"]
-"""Where a burst goes: to one other GPU, or scattered over all of them."""
 
 
 class ComputeProfile(Checked):
@@ -98,43 +96,6 @@ class StageProfile(Checked):
         return self
 
 
-class InterconnectProfile(Checked):
-    """The wiring of one NVLink domain, or its like. Rates are what stores achieve, of one GPU and one direction.
-
-    `switch`: every GPU stores at `drain_rate` (R), whoever the receivers are. `direct`: one link of `link_rate` for each
-    ordered pair of GPUs, so R is one link towards one peer and all of them together for a scatter.
-    `fan_out_efficiency` lowers the rate of a scatter, `reduce_efficiency` that of stores that add, at the receiver, and
-    `duplex_efficiency` all rates, always. A load request costs its sender `load_request_fraction` of the bytes asked for.
-    A separate collective starts `collective_launch` after the kernel before it and sends at `collective_rate`, permutations
-    of its data included.
-    """
-
-    kind: Sourced[Literal["switch", "direct"]]
-    gpus: Sourced[Count]
-    drain_rate: Sourced[Rate] | None = None
-    link_rate: Sourced[Rate] | None = None
-    latency: Sourced[Time]
-    local_latency: Sourced[Time] = Field(default=not_given(0, "a store to a GPU's own memory is visible at once"))
-    fan_out_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "a scatter drains as fast as a plain store"))
-    duplex_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "both directions at once cost nothing"))
-    reduce_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "adding costs the receiver nothing"))
-    load_request_fraction: Sourced[Fraction] = Field(default=not_given(0.0, "load requests cost nothing"))
-    reply_arbitration: Sourced[Literal["fifo", "fair"]] = Field(default=not_given("fifo", "first come, first served"))
-    collective_launch: Sourced[Time] | None = None
-    collective_rate: Sourced[Rate] | None = None
-
-    @model_validator(mode="after")
-    def _one_rate(self) -> InterconnectProfile:
-        needed, other = ("drain_rate", "link_rate") if self.kind.value == "switch" else ("link_rate", "drain_rate")
-        if getattr(self, needed) is None:
-            raise refusal(f"is missing, and kind {self.kind.value} needs it", key=(needed,))
-        if getattr(self, other) is not None:
-            raise refusal(
-                f"has no meaning where kind is {self.kind.value}", key=(other,), allowed=f"null; give {needed}"
-            )
-        return self
-
-
 class Machine(Checked):
     """GPUs of one kind in one domain. Times in ps, sizes in bytes, rates in kB/s; `parse` reads the text of a file."""
 
@@ -172,14 +133,8 @@ class Machine(Checked):
         return np.where(size > 0, issued, 0) if isinstance(size, np.ndarray) else issued if size > 0 else 0
 
     def drain_kbs(self, destination: Destination = "peer", n_gpus: int | None = None) -> int:
-        """R in kB/s: what one GPU drains towards one peer, or towards all others of `n_gpus` (default: all there are)."""
-        wiring, peers = self.interconnect, self._count(n_gpus) - 1
-        scatter = destination == "all" and peers > 1
-        width = wiring.drain_rate or wiring.link_rate
-        assert width is not None  # the validator above
-        links = peers if scatter and wiring.kind.value == "direct" else 1
-        efficiency = wiring.duplex_efficiency.value * (wiring.fan_out_efficiency.value if scatter else 1.0)
-        return int(width.value * links * efficiency)
+        """R in kB/s of one of `n_gpus` GPUs (default: all there are)."""
+        return self.interconnect.drain_kbs(destination, self._count(n_gpus))
 
     def x_stage(self, destination: Destination = "peer", n_gpus: int | None = None) -> XStage:
         """The machine's three numbers for the closed forms of burst_gap."""
@@ -209,10 +164,7 @@ class Machine(Checked):
             request_permille=round(1000 * wiring.load_request_fraction.value),
             fair_replies=wiring.reply_arbitration.value == "fair",
         )
-        if wiring.drain_rate is not None:
-            return topology.switch(count, wiring.drain_rate.value, stage)
-        assert wiring.link_rate is not None  # the validator above
-        return topology.direct(count, wiring.link_rate.value, stage)
+        return wiring.fabric(count, stage)
 
     def numbers(self) -> Iterator[tuple[str, Sourced[Any]]]:
         """Every number that the machine has, by its dotted name."""

@@ -136,7 +136,9 @@ def mirrored(fabric: Fabric) -> Fabric:
         reason = "needs GPUs that are all equally far from each other, which they are not on this topology"
         raise InputError(reason, field="ranks", value="symmetric", allowed="all")
     if between == 0:
-        reason = "needs a latency above 0: what two GPUs do at one instant shares one egress, in an order that means nothing"
+        reason = (
+            "needs a latency above 0: what two GPUs do at one instant shares one egress, in an order that means nothing"
+        )
         raise InputError(reason, field="latency", value=0)
     rates = fabric.rates_kbs[[0, peer, n, n + peer]]
     if n > 1 and fabric.n_ports > 2 * n:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .commands_paper import register as register_paper
 from .commands_published import register as register_published
 from .commands_schedule import register as register_schedule
 from .commands_sweep import register as register_sweep
@@ -293,6 +294,7 @@ def demo(
         raise typer.Exit(1)
 
 
+register_paper(app)
 register_published(app)
 register_schedule(app)
 register_sweep(app)

@@ -27,7 +27,8 @@ def published(
         str | None, typer.Option(metavar="MACHINE", help="Fit a machine's free numbers to the rows set aside for it.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.yaml", help="With --fit: write the machine file here.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.yaml", help="With --fit: write the machine file here."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that simulate.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -56,8 +57,8 @@ Shown = tuple[dict[str, Any], Callable[[], list[Any]]]
 
 
 def _published(data: Path | None, workers: int) -> Shown:
-    from .predictions import published as predict
     from .prediction_output import published_parts
+    from .predictions import published as predict
 
     with counted_progress("Predicting published measurements") as progress:
         done = predict(data, workers=workers, progress=progress)

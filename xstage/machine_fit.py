@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from .counted_progress import Report, unreported
@@ -52,40 +53,49 @@ class MachineFit:
             f"{_text(parameter.high, parameter.unit)}, {parameter.reason}"
         )
         source += f"; {number.flag}" if number.flag else ""
-        interval = [_text(min(number.low, number.value), parameter.unit), _text(max(number.high, number.value), parameter.unit)]
+        interval = [
+            _text(min(number.low, number.value), parameter.unit),
+            _text(max(number.high, number.value), parameter.unit),
+        ]
         return {"value": _text(number.value, parameter.unit), "source": source, "interval": interval}
 
 
 def fit_machine(name: str, progress: Report = unreported) -> MachineFit:
-    """Fit the numbers that fit_parameters.csv lists for a machine of the catalogue.
+    """Fit the numbers that fit_parameters.csv lists for a machine of the catalogue; repeats of a call count once.
 
     Raises `InputError` for a machine without such numbers, or without rows.
     """
+    from .predictions import plain_rows
     from .scenarios.machine_files import load_machine
     from .scenarios.published.cases import mapped
     from .scenarios.published.load import load_published
     from .scenarios.published.schema import Kind
-    from .sim.predict import predict_us
+    from .sim.predict import Case, predict_us
 
     parameters = free_numbers(name)
     kinds: tuple[Kind, ...] = ("megamoe", "attention_tp")
     tables = [load_published(kind) for kind in kinds]
-    rows = [row for table in tables for row in table[table.fit & (table.machine == name)].to_dict("records")]
-    cases = [(row, mapped(row).case) for row in rows]
-    usable = [(row, case) for row, case in cases if case is not None]
-    calls, done = tuple(_call(row) for row, _ in usable), 0
+    measured: dict[Case, list[float]] = {}
+    names: dict[Case, str] = {}
+    for table in tables:
+        for row in plain_rows(table[table.fit & (table.machine == name)]):
+            if (case := mapped(row).case) is not None:
+                measured.setdefault(case, []).append(time_of_kernel(row))
+                names.setdefault(case, _call(row))
+    done = 0
 
     def predict(numbers: Mapping[str, float]) -> list[float]:
         nonlocal done
         machine = load_machine(name, {p.name: _exact(numbers[p.name], p.unit) for p in parameters})
         times = []
-        for _, case in usable:
+        for case in measured:
             times.append(predict_us(machine, case))
             done += 1
             progress(done, max(_MOST_SIMULATIONS_SHOWN, done + 1))
         return times
 
-    return MachineFit(name, calls, fit(parameters, [time_of_kernel(row) for row, _ in usable], predict))
+    middles = [geometric_mean(times) for times in measured.values()]
+    return MachineFit(name, tuple(names.values()), fit(parameters, middles, predict))
 
 
 def write_fit(done: MachineFit, path: str | Path) -> None:
@@ -167,4 +177,12 @@ def _call(row: Mapping[str, Any]) -> str:
     return f"{row['variant']}, head dim {row['head_dim']}, {row['seq']} tokens"
 
 
-__all__: Sequence[str] = ("MachineFit", "fit_machine", "fit_parts", "free_numbers", "overhead_us", "time_of_kernel", "write_fit")
+__all__: Sequence[str] = (
+    "MachineFit",
+    "fit_machine",
+    "fit_parts",
+    "free_numbers",
+    "overhead_us",
+    "time_of_kernel",
+    "write_fit",
+)

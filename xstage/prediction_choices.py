@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from .predictions import plain_rows
+
 LEAST_DIFFERENCE = 0.05
 """Two measured times that differ by less do not count."""
 _CALL = {
@@ -30,7 +32,7 @@ def choices(rows: pd.DataFrame) -> pd.DataFrame:
                 time_us=("time_us", "median"), predicted_us=("predicted_us", "median"), case=("case", "first"),
                 kind=("kind", "first"),
             )  # fmt: skip
-            for one, other in combinations(kernels.reset_index().to_dict("records"), 2):
+            for one, other in combinations(plain_rows(kernels.reset_index()), 2):
                 if one["case"] != other["case"]:
                     found += _pair(one, other, same.machine.iloc[0], same.source_url.iloc[0])
     return pd.DataFrame(found, columns=list(COLUMNS))

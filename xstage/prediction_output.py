@@ -25,9 +25,15 @@ def published_parts(done: Published) -> list[Any]:
              _number(row["predicted_us"]), _signed(row["error_pct"]), row["skipped"] or row["approximation"])
             for row in rows.to_dict("records")
         ]  # fmt: skip
-        parts += [table("rows", ("family", "variant", "machine", "measured us", "predicted us", "error %", ""), shown), ""]
+        parts += [
+            table("rows", ("family", "variant", "machine", "measured us", "predicted us", "error %", ""), shown),
+            "",
+        ]
     by_group = [
-        (*(str(line[name]) for name in ("kind", "family", "machine", "tokens")), *(_short(line[name]) for name in _ERRORS))
+        (
+            *(str(line[name]) for name in ("kind", "family", "machine", "tokens")),
+            *(_short(line[name]) for name in _ERRORS),
+        )
         for line in done.summary.to_dict("records")
     ]
     title = "errors in %: mean absolute, mean, median and 90th percentile; of the roofline; between repeats"
@@ -36,12 +42,18 @@ def published_parts(done: Published) -> list[Any]:
     parts.append(
         f"{int(rows.predicted_us.notna().sum())} of {len(rows)} rows predicted ({done.coverage_pct:.0f} %), "
         f"{int(rows.judged.sum())} judged"
-        + (": the others " + ", ".join(f"{reason} {count}" for reason, count in skipped.items()) if len(skipped) else "")
+        + (
+            ": the others " + ", ".join(f"{reason} {count}" for reason, count in skipped.items())
+            if len(skipped)
+            else ""
+        )
     )
     parts.append(f"roofline on the same rows: mean absolute error {_short(done.baseline['mae_pct'])} %")
     chosen = score(done.choices)
     if chosen["pairs"]:
-        parts.append(f"the faster of two schedules: {chosen['right']} of {chosen['pairs']} ({chosen['right_pct']:.0f} %)")
+        parts.append(
+            f"the faster of two schedules: {chosen['right']} of {chosen['pairs']} ({chosen['right_pct']:.0f} %)"
+        )
     goals = [
         (goal["target"], goal["limit"], f"{goal['reached']:.1f}", "met" if goal["met"] else "missed", goal["of"],
          goal["furthest_off"])

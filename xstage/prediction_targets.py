@@ -49,8 +49,14 @@ MACHINES = {
     "B200, GB200": ("hgx-b200", "gb200-nvl72"),
 }
 TARGETS = (
-    *(Target(f"DeepGEMM, {name}, {SMALL_BATCH}+ tokens", _deepgemm(group, False), 10) for name, group in MACHINES.items()),
-    *(Target(f"DeepGEMM, {name}, < {SMALL_BATCH} tokens", _deepgemm(group, True), 15) for name, group in MACHINES.items()),
+    *(
+        Target(f"DeepGEMM, {name}, {SMALL_BATCH}+ tokens", _deepgemm(group, False), 10)
+        for name, group in MACHINES.items()
+    ),
+    *(
+        Target(f"DeepGEMM, {name}, < {SMALL_BATCH} tokens", _deepgemm(group, True), 15)
+        for name, group in MACHINES.items()
+    ),
     Target("FA3 forward", _families("attention", "fa3"), 7),
     Target("FA4 forward", _families("attention", "fa4"), 7),
     Target("Ulysses", _families("ulysses"), 15),
@@ -64,7 +70,9 @@ def targets(done: Published) -> pd.DataFrame:
     """Each target that the rows have something to say about: limit, reached, met, and the kernel most to blame."""
     rows, found = done.rows, []
     for target in TARGETS:
-        judged = rows[target.rows(rows).fillna(False).astype(bool) & rows.judged] if _can_ask(rows, target) else rows[:0]
+        judged = (
+            rows[target.rows(rows).fillna(False).astype(bool) & rows.judged] if _can_ask(rows, target) else rows[:0]
+        )
         if len(judged):
             reached = float(judged.error_pct.abs().mean())
             met = reached <= target.most_pct
@@ -73,11 +81,22 @@ def targets(done: Published) -> pd.DataFrame:
     whole = rows[(rows.kind == "megamoe") & (rows.family == "deepgemm") & (rows.timed == "kernel")]
     if len(whole):
         covered = 100 * float(whole.predicted_us.notna().mean())
-        found.append(_line("DeepGEMM rows predicted, %", ">=", LEAST_COVERAGE_PCT, covered, covered >= LEAST_COVERAGE_PCT, len(whole)))
+        found.append(
+            _line(
+                "DeepGEMM rows predicted, %",
+                ">=",
+                LEAST_COVERAGE_PCT,
+                covered,
+                covered >= LEAST_COVERAGE_PCT,
+                len(whole),
+            )
+        )
     chosen = score(done.choices)
     if chosen["pairs"]:
         part = chosen["right_pct"]
-        found.append(_line("faster schedule picked, %", ">=", LEAST_RIGHT_PCT, part, part >= LEAST_RIGHT_PCT, chosen["pairs"]))
+        found.append(
+            _line("faster schedule picked, %", ">=", LEAST_RIGHT_PCT, part, part >= LEAST_RIGHT_PCT, chosen["pairs"])
+        )
     return pd.DataFrame(found, columns=["target", "limit", "reached", "met", "of", "furthest_off"])
 
 
@@ -86,11 +105,18 @@ def _can_ask(rows: pd.DataFrame, target: Target) -> bool:
 
 
 def _line(name: str, sign: str, limit: float, reached: float, met: bool, of: int, blame: str = "") -> dict[str, Any]:
-    return {"target": name, "limit": f"{sign} {limit:g}", "reached": reached, "met": met, "of": of, "furthest_off": blame}
+    return {
+        "target": name,
+        "limit": f"{sign} {limit:g}",
+        "reached": reached,
+        "met": met,
+        "of": of,
+        "furthest_off": blame,
+    }
 
 
 def _blame(judged: pd.DataFrame) -> str:
-    """The family and version with the largest share of the absolute error, its bias, and what was taken for something else."""
+    """The family and version with the largest share of the absolute error, its bias, and what was taken for what."""
     size = judged.error_pct.abs()
     keys = [judged.family, judged.version]
     share = (size.groupby(keys, dropna=False).sum() / size.sum()).sort_values(ascending=False)

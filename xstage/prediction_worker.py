@@ -119,6 +119,8 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    from xstage.prediction_worker import _serve as serve  # so that answers are pickled as this package's, not as __main__'s
+    from xstage.prediction_worker import (
+        _serve as serve,
+    )  # so that answers are pickled as this package's, not as __main__'s
 
     serve()

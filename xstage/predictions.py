@@ -30,7 +30,7 @@ WORKERS = 2
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Published:
-    """`rows` has the input columns, and kind, predicted_us, error_pct, judged, skipped, detail, baseline_us, approximation."""
+    """`rows`: input columns, kind, predicted_us, error_pct, judged, skipped, detail, baseline_us, approximation and case."""
 
     rows: pd.DataFrame
 
@@ -105,8 +105,8 @@ def published(data: str | Path | None = None, *, workers: int = WORKERS, progres
 
     kinds: tuple[Kind, ...] = ("megamoe", "attention_tp")
     tables = [load_published(kind) for kind in kinds] if data is None else [load_like(data)]
-    records_of = [row for table in tables for row in table.reset_index().to_dict("records")]
-    return Published(pd.DataFrame(predicted(records_of, workers, progress)))
+    rows = [row for table in tables for row in plain_rows(table.reset_index())]
+    return Published(pd.DataFrame(predicted(rows, workers, progress)))
 
 
 def predicted(rows: list[dict[str, Any]], workers: int = 1, progress: Report = unreported) -> list[dict[str, Any]]:
@@ -128,12 +128,20 @@ def predicted(rows: list[dict[str, Any]], workers: int = 1, progress: Report = u
     ]
 
 
+def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as mappings from column to value."""
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+
+
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows as plain values, None where there is none."""
     import pandas as pd
 
     return [
-        {str(name): None if value is None or value is pd.NA or value != value else _plain(value) for name, value in row.items()}
+        {
+            str(name): None if value is None or value is pd.NA or value != value else _plain(value)
+            for name, value in row.items()
+        }
         for row in table.to_dict("records")
     ]
 
@@ -163,7 +171,9 @@ def kind_of(row: Mapping[str, Any]) -> str:
     """megamoe, attention, ulysses or tensor parallel: what is computed, whoever wrote it."""
     if row["table"] == "megamoe":
         return "megamoe"
-    return {"fa": "attention", "ulysses_a2a": "ulysses", "a2a_bw": "all-to-all"}.get(row["operation"], "tensor parallel")
+    return {"fa": "attention", "ulysses_a2a": "ulysses", "a2a_bw": "all-to-all"}.get(
+        row["operation"], "tensor parallel"
+    )
 
 
 def hash_of(case: Any) -> str:

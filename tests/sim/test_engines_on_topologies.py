@@ -19,11 +19,11 @@ def disagreements(kind: str, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hundred_random_programs_of_each_kind(kind: str) -> None:
-    assert [line for seed in range(100) for line in disagreements(kind, seed)] == []
+def test_forty_random_programs_of_each_kind(kind: str) -> None:
+    assert [line for seed in range(40) for line in disagreements(kind, seed)] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_thousand_random_programs_of_each_kind(kind: str) -> None:
-    assert [line for seed in range(1000, 2000) for line in disagreements(kind, seed)] == []
+def test_five_hundred_random_programs_of_each_kind(kind: str) -> None:
+    assert [line for seed in range(1000, 1500) for line in disagreements(kind, seed)] == []

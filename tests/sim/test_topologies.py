@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from xstage.sim import topologies
 from xstage.sim.errors import InputError
+from xstage.sim.execute import simulate
+from xstage.sim.program import STORE
+from xstage.sim.program_builder import ProgramBuilder, Seat
 from xstage.sim.routes import chosen_paths, fabric_of
 from xstage.sim.topology import Fabric, direct, mirrored, switch
 from xstage.sim.traffic import (
@@ -211,3 +214,18 @@ def test_gpus_that_are_not_equally_far_cannot_be_mirrored() -> None:
 def test_routes_are_the_same_each_time() -> None:
     for build in (lambda: topologies.hybrid_cube_mesh(R), lambda: topologies.ring(8, R)):
         assert chosen_paths(build(), 8) == chosen_paths(build(), 8)
+
+
+def test_a_multicast_forks_behind_its_egress_and_each_copy_walks_its_own_route() -> None:
+    """Round a ring to GPUs 1 and 2: once through the egress, twice over the link that both copies need."""
+    builder = ProgramBuilder(5)
+    op = builder.ops(STORE, target=builder.destination({1: 4096, 2: 4096}, replicate=True), bytes=4096, duration_ps=1)
+    task = builder.tasks(builder.runs(op, 1), 1)
+    builder.groups(gpu=0, plan=builder.plan([], [builder.queue([int(task)])]), seats=[Seat("sender", 0)])
+    fabric = lowered(topologies.ring(5, R), 5)
+    for engine in ("simpy", "compiled"):
+        ports = simulate(builder.build(), fabric, engine=engine).outcome.ports  # type: ignore[arg-type]
+        carried = dict(zip(fabric.port_names, ports["bytes"].tolist(), strict=True))
+        assert {name: size for name, size in carried.items() if size} == {
+            "egress 0": 4096, "link 0>1": 8192, "link 1>2": 4096, "ingress 1": 4096, "ingress 2": 4096,
+        }  # fmt: skip

@@ -44,6 +44,7 @@ CASES: list[tuple[str, Policy]] = [
     (SM100, Interleaved(lead_rows=0)),
     (SM100, Interleaved(lead_rows=200)),
     (SM100, Interleaved(ready=True)),
+    (SM100, Interleaved(lead_rows=0, ring_m_blocks=2)),
     (SM90, Unfused()),
     (SM90, ExpertWave(experts_per_wave=2)),
     (SM90, Lag(lag=1, group=1)),

@@ -1,0 +1,133 @@
+"""MegaMoE beside the X-Stage paper: what is fitted, what comes out, and how it is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+from xstage.scenarios import x_stage
+from xstage.scenarios.study import load_study
+from xstage.sim.errors import InputError
+
+from xstage import paper_tiles as tiles
+from xstage.cli import main
+from xstage.paper_lead import lead_curve
+from xstage.paper_speedups import LARGE_EXPERTS, Speedups, by_call, losing_case
+from xstage.paper_tables import lead_parts, speedup_parts, tile_parts
+from xstage.workers import map_on_workers
+
+
+def test_the_paper_predicts_a_stall_as_span_less_main_loop() -> None:
+    for paper in x_stage.tiles().values():
+        assert paper.stall_predicted_us == pytest.approx(paper.span_wave_us - paper.l2_main_loop_us, abs=0.015)
+
+
+def test_the_two_constants_come_from_one_model_and_closed_forms() -> None:
+    """148 tiles of 48 KiB, 7 of 8 rows remote, at 717 GB/s take 8.88 us, which the reference does in 9.53 us."""
+    fitted, reference = tiles.fit(), x_stage.tiles()[tiles.REFERENCE]
+    assert fitted["fan_out_efficiency"] * reference.span_wave_us == pytest.approx(8.88, abs=0.01)
+    issue_us = 49152 / 62.9e3 + 0.24
+    epilogue_us = 192 * 128 / fitted["epilogue_scatter"] / 1e3
+    assert epilogue_us + issue_us == pytest.approx(reference.span_interleaved_us, abs=1e-3)
+
+
+def test_a_run_has_the_papers_main_loops_and_the_fitted_machine() -> None:
+    from xstage.scenarios.loader import load
+
+    scenario = tiles.tile_scenario("qwen3.5", "expert_wave", 64, 1.0, 0)
+    resolved = load(scenario, tiles.machine_overrides(tiles.fit()))
+    assert resolved.machine.interconnect.fan_out_efficiency.value == pytest.approx(0.9315, abs=1e-3)
+    shape = resolved.program().meta["shape"]
+    assert (shape["l1_main_loop_ps"], shape["l2_main_loop_ps"]) == (14_400_000, 4_240_000)
+
+
+def test_qwen_needs_most_of_its_egress_and_more_than_it_drains() -> None:
+    """192 rows: 168 of 2 x 4096 B back and 4224 B in, in (16 x 14.40 + 32 x 4.24) us / 148 SMs."""
+    needed = {model: tiles.egress_needed_gbs(model) for model in x_stage.tiles()}
+    assert max(needed, key=lambda model: needed[model]) == "qwen3.5"
+    assert needed["qwen3.5"] == pytest.approx(168 * (8192 + 4224) / (366.08 / 148) / 1e3, rel=1e-6)
+    assert needed["qwen3.5"] > tiles.fit()["scatter_drain_gbs"]
+
+
+@pytest.mark.slow
+def test_spans_and_stalls_of_the_paper() -> None:
+    """All spans within 10 %; stalls of the three models that nothing was fitted to are off by under 0.5 us in the mean."""
+    done = tiles.paper_tiles()
+    assert [row["model"] for row in done.judged] == ["dit-moe", "qwen3.5", "dsv4-flash"]
+    for row in done.rows:
+        assert abs(row["span_wave_error_pct"]) < tiles.SPAN_TOLERANCE_PCT
+        assert abs(row["span_interleaved_error_pct"]) < tiles.SPAN_TOLERANCE_PCT
+    assert done.stall_mean_error_us < tiles.STALL_TOLERANCE_US < done.paper_stall_mean_error_us
+    stalls = {row["model"]: row["stall_us"] for row in done.rows}
+    assert min(stalls["dit-moe"], stalls["qwen3.5"]) > 3 * max(stalls["glm-5.2"], stalls["dsv4-flash"])
+
+
+def test_tiles_of_a_small_call_are_told() -> None:
+    done = tiles.paper_tiles(["dit-moe"], tokens=256, seeds=1, workers=1)
+    assert done.rows[0]["span_wave_us"] > 1
+    assert "dit-moe" in json.dumps(done.as_dict())
+    assert any("Stall of the other models" in part for part in tile_parts(done) if isinstance(part, str))
+    assert len(done.frame()) == 1
+
+
+def test_a_model_without_paper_tiles_is_refused() -> None:
+    with pytest.raises(InputError, match="kimi"):
+        tiles.paper_tiles(["kimi"])
+    assert main(["paper", "tiles", "--model", "kimi"]) == 2
+
+
+def test_the_study_has_84_calls_in_two_orders() -> None:
+    study = load_study("megamoe-84")
+    assert len(list(study.points())) == 2 * 84
+
+
+def made_up_points() -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for ranks, times in (("symmetric", (110.0, 100.0)), ("all", (180.0, 100.0))):
+        for policy, time, stall in zip(("expert_wave", "interleaved"), times, (592.0, 148.0), strict=True):
+            call = {"model": "m", "numbers": "w8a8", "tokens": 8192, "ranks": ranks, "policy": policy}
+            rows.append({f"workload.{key}": value for key, value in call.items()})
+            rows[-1] |= {"makespan_us": time, "stall_total_us": stall, "roles.mma.lanes": 74}
+    return pd.DataFrame(rows)
+
+
+def test_speedups_by_call() -> None:
+    calls = by_call(made_up_points()).set_index("routing")
+    assert calls["speedup"].to_dict() == {"balanced": 1.1, "skewed": 1.8}
+    assert calls["stall_wave_us_per_sm"].tolist() == [4.0, 4.0]  # 148 SMs, two for each MMA lane
+    assert calls["stall_reduction_pct"].tolist() == [75.0, 75.0]
+
+
+def test_statistics_of_speedups_are_told_beside_the_paper() -> None:
+    done = Speedups(by_call(made_up_points()), {})
+    assert done.statistics()["geometric_mean"] == pytest.approx((1.1 * 1.8) ** 0.5)
+    assert done.statistics("skewed")["minimum"] == 1.8
+    assert done.as_dict()["paper"]["maximum"] == 1.62
+    text = " ".join(part for part in speedup_parts(done) if isinstance(part, str))
+    assert "Skewed calls gain more" in text and "No call loses here" in text
+
+
+def test_crossing_experts_can_make_interleaving_slower() -> None:
+    lost = losing_case()
+    assert lost["hidden"] == LARGE_EXPERTS["hidden"]
+    assert lost["speedup"] < 0.94
+    assert lost["weight_hits_interleaved_pct"] < lost["weight_hits_wave_pct"] - 20
+
+
+def test_a_small_lead_starves_l2_and_a_large_one_costs_ring_space() -> None:
+    curve = lead_curve("dsv4-flash", 4096, [0, 192, 1152, 6144], workers=1)
+    first, _, knee, last = curve.rows
+    assert first["makespan_us"] > 1.5 * knee["makespan_us"]
+    assert first["l2_input_wait_us"] > 10 > 0.5 > last["l2_input_wait_us"]
+    assert last["ring_mib"] > 4 * knee["ring_mib"]
+    assert curve.knee_rows == 1152
+    assert "D_knee: 1152 rows" in lead_parts(curve)[-1]
+
+
+def test_workers_give_what_one_process_gives_in_order() -> None:
+    seen: list[tuple[int, int]] = []
+    assert map_on_workers(abs, [-3, 2, -1], 2, lambda done, of: seen.append((done, of))) == [3, 2, 1]
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert map_on_workers(abs, [-3, 2, -1], 1) == [3, 2, 1]

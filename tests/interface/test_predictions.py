@@ -1,0 +1,217 @@
+"""`xstage published`: what is predicted, how it is judged, and the command around it."""
+
+import json
+
+import pandas as pd
+import pytest
+from xstage.scenarios.machine_files import load_machine
+from xstage.scenarios.published import load_published
+from xstage.scenarios.published.cases import mapped
+
+import xstage as xs
+from xstage.cli import main
+from xstage.machine_fit import fit_machine, free_numbers, overhead_us, write_fit
+from xstage.prediction_choices import choices, score
+from xstage.prediction_output import published_parts
+from xstage.prediction_summary import error_numbers, repeat_spread, summary
+from xstage.prediction_worker import answer, answers, machine_of, text_of
+from xstage.predictions import Published, predicted
+
+HEADER = (
+    "source_url,gpu,ranks,hidden,intermediate,experts,topk,tokens_per_rank,"
+    "act_dtype,weight_dtype,combine_dtype,variant,time_us"
+)
+MINE = f"""{HEADER}
+https://example.org/a,B200,8,4096,2048,256,6,8,fp8_e4m3,fp4_e2m1,bf16,megamoe_sm100_wave,100
+https://example.org/a,B200,8,4096,2048,256,6,8,fp8_e4m3,fp4_e2m1,bf16,my megamoe sm100 wave,110
+https://example.org/a,H20,8,4096,2048,256,6,8,fp8_e4m3,fp8_e4m3,bf16,megamoe_sm90_fused_wave_sgl36,430
+https://example.org/a,H20,8,4096,2048,256,6,8,fp8_e4m3,fp8_e4m3,bf16,megamoe_sm90_swapab_sgl48,290
+https://example.org/a,GTX 9,8,4096,2048,256,6,8,fp8_e4m3,fp8_e4m3,bf16,megamoe_sm90_fused_wave_sgl36,430
+https://example.org/a,B200,8,4096,2048,256,6,8,int4,int4,bf16,megamoe_sm100_wave,100
+"""
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    file = tmp_path_factory.mktemp("published") / "mine.csv"
+    file.write_text(MINE)
+    return file
+
+
+@pytest.fixture(scope="module")
+def done(mine):
+    return xs.published(mine, workers=1)
+
+
+def test_every_row_is_predicted_or_says_why_not(done):
+    assert done.rows.skipped.isna().tolist() == [True] * 4 + [False] * 2
+    assert done.rows.skipped.tolist()[4:] == ["GPU unknown", "part not modelled"]
+    assert done.rows.predicted_us.notna().tolist() == [True] * 4 + [False] * 2
+    assert done.coverage_pct == pytest.approx(100 * 4 / 6)
+
+
+def test_the_error_is_of_predicted_against_measured(done):
+    row = done.rows.iloc[0]
+    assert row.error_pct == pytest.approx(100 * (row.predicted_us - 100) / 100)
+
+
+def test_equal_cases_have_equal_predictions_and_an_unknown_variant_is_flagged(done):
+    known, unknown = done.rows.iloc[0], done.rows.iloc[1]
+    assert (known.predicted_us, known.case) == (unknown.predicted_us, unknown.case)
+    assert unknown.nearest_variant == "megamoe_sm100_wave"
+    assert "unknown variant, megamoe_sm100_wave taken" in unknown.approximation
+
+
+def test_the_faster_of_two_schedules_of_one_call_is_told(done):
+    pairs = choices(done.rows)
+    assert pairs[["faster", "slower", "right"]].values.tolist() == [
+        ["deepgemm sm90_wave_swapab_sgl48", "deepgemm sm90_wave_sgl36", True]
+    ]
+    assert score(pairs) == {"pairs": 1, "right": 1, "right_pct": 100}
+
+
+def test_two_schedules_within_five_percent_are_no_choice(done):
+    rows = done.rows.assign(time_us=[100, 104, 300, 310, 1, 1])
+    assert score(choices(rows)) == {"pairs": 0, "right": 0, "right_pct": None}
+
+
+def test_the_json_of_the_command_is_the_contract(mine, capsys):
+    assert main(["published", "--data", str(mine), "--workers", "2", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {"rows", "summary", "coverage_pct", "baseline", "schema_version", "timing"} <= set(said)
+    first = said["rows"][0]
+    assert {"predicted_us", "error_pct", "judged", "skipped", "family", "tokens_per_rank", "variant", "time_us"} <= set(
+        first
+    )
+    assert (first["judged"], first["skipped"], first["family"], first["recv_rows_min"]) == (
+        True,
+        None,
+        "deepgemm",
+        None,
+    )
+    assert said["rows"][4] == said["rows"][4] | {"judged": False, "predicted_us": None, "skipped": "GPU unknown"}
+    assert {"kind", "family", "machine", "tokens", "judged", "mae_pct", "bias_pct", "baseline_mae_pct"} <= set(
+        said["summary"][0]
+    )
+    assert said["baseline"]["mae_pct"] > 0
+
+
+def test_a_person_sees_tables(mine, capsys):
+    assert main(["published", "--data", str(mine), "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "4 of 6 rows predicted (67 %), 4 judged: the others GPU unknown 1, part not modelled 1" in out
+    assert "the faster of two schedules: 1 of 1 (100 %)" in out
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--data", "nowhere.csv"], "no such file"),
+        (["--fit", "mi300x"], "has no numbers to fit"),
+        (["-o", "x.yaml"], "with --fit MACHINE"),
+        (["--fit", "hgx-b200", "--data", "x.csv"], "no --data"),
+    ],
+)
+def test_bad_input_is_refused(words, said, capsys):
+    assert main(["published", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+# --- judging
+
+
+def rows_of(**columns):
+    table = load_published("megamoe").reset_index().iloc[: len(columns["time_us"])].copy()
+    return table.assign(kind="megamoe", judged=True, baseline_us=1.0, **columns)
+
+
+def test_a_fit_row_is_predicted_and_not_judged():
+    table = load_published("megamoe").reset_index()
+    row = table[table.fit & (table.machine == "hgx-b200") & (table.tokens_per_rank == 8)].to_dict("records")
+    [found] = predicted(row)
+    assert found["predicted_us"] > 0
+    assert not found["judged"]
+
+
+def test_stated_launch_overhead_is_part_of_the_prediction():
+    table = load_published("megamoe").reset_index()
+    row = table[table.fit & (table.machine == "hgx-b200") & (table.tokens_per_rank == 8)].to_dict("records")[0]
+    bare = {**row, "offset_low_us": None, "offset_high_us": None}
+    assert overhead_us(row) == 7.5
+    assert overhead_us(bare) == 0
+    with_overhead, without = predicted([row, bare])
+    assert with_overhead["predicted_us"] - without["predicted_us"] == pytest.approx(7.5)
+
+
+def test_error_numbers_of_known_errors():
+    numbers = error_numbers(pd.Series([-10.0, 10.0, 30.0]))
+    assert (numbers["judged"], numbers["worst_pct"], numbers["median_pct"]) == (3, 30, 10)
+    assert numbers["mae_pct"] == pytest.approx(50 / 3)
+    assert numbers["bias_pct"] == pytest.approx(10)
+
+
+def test_repeats_give_the_noise_and_equal_times_count_once():
+    rows = rows_of(time_us=[100.0, 100.0, 110.0]).assign(**{
+        name: "same" for name in ("gpu", "machine", "family", "version", "timed", "part", "act_dtype", "weight_dtype")
+    })  # fmt: skip
+    sizes = {"hidden": 1, "intermediate": 1, "experts": 1, "topk": 1, "tokens_per_rank": 1, "n_gpus": 8}
+    spread = repeat_spread(rows.assign(combine_dtype="bf16", cold_l2=False, **sizes))
+    assert sorted(spread) == pytest.approx([100 * 5 / 105] * 2)
+
+
+def test_a_summary_has_a_line_for_each_group_with_a_judged_row(done):
+    lines = summary(done.rows)
+    assert lines[["machine", "tokens", "judged"]].values.tolist() == [["hgx-b200", "< 64", 2], ["hgx-h20", "< 64", 2]]
+
+
+def test_worker_processes_answer_as_this_one_does(done, mine):
+    rows = done.rows.to_dict("records")[2:4]
+    asked = [(load_machine("hgx-h20"), mapped(row).case) for row in rows]
+    assert dict(answers(asked, 2)) == dict(answers(asked, 1))
+
+
+def test_what_a_machine_cannot_run_becomes_the_reason():
+    [row] = [r for r in load_published("megamoe").reset_index().to_dict("records") if r["line"] == 2]
+    found = answer(load_machine("hgx-h20"), mapped(row).case)
+    assert found.predicted_us is None
+    assert "needs FP4 Tensor Cores" in found.reason
+
+
+def test_a_machine_survives_as_text():
+    machine = load_machine("gb300")
+    assert machine_of(text_of(machine)) == machine
+
+
+def test_a_notebook_shows_the_tables(done):
+    assert "errors in %" in done._repr_html_()
+    assert "6 rows, 4 judged" in repr(done)
+
+
+# --- all of it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hgx-b200", "hgx-h200", "hgx-h20", "hgx-h100", "gb300"])
+def test_the_fit_finds_the_numbers_of_the_machine_file(name, tmp_path):
+    found = fit_machine(name)
+    numbers = dict(load_machine(name).numbers())
+    for number in found.fit.numbers:
+        value = numbers[number.parameter.name].value
+        in_unit = {"us": 1e6, "GB/s": 1e6, "": 1}[number.parameter.unit]
+        assert number.low <= value / in_unit <= number.high
+        assert not number.flag
+    write_fit(found, tmp_path / "refitted.yaml")
+    refitted = dict(load_machine(tmp_path / "refitted.yaml").numbers())
+    assert all(refitted[free.name].interval for free in free_numbers(name))
+
+
+@pytest.mark.slow
+def test_all_published_rows():
+    done = xs.published()
+    assert done.rows.error_pct.notna().sum() == done.rows.predicted_us.notna().sum() > 1000
+    goals = done.targets.set_index("target")
+    assert goals.loc["DeepGEMM rows predicted, %", "met"]
+    own = done.summary[done.summary.family == "deepgemm"]
+    assert (own.mae_pct < own.baseline_mae_pct).all()
+    assert done.baseline["mae_pct"] > error_numbers(done.rows[done.rows.judged].error_pct)["mae_pct"]
+    assert len(published_parts(Published(done.rows))) > 5

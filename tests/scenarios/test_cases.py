@@ -1,0 +1,134 @@
+"""Which case stands for which measured row, and that no machine file knows a row that it is judged by."""
+
+import re
+from typing import get_args
+
+import pytest
+from xstage.scenarios import catalogue
+from xstage.scenarios.machine_files import load_machine
+from xstage.scenarios.published import load_published
+from xstage.scenarios.published.cases import Reason, _kernel, _kernels, mapped
+from xstage.sim.schedules import megamoe
+
+from xstage.machine_fit import free_numbers
+
+TABLES = {kind: load_published(kind) for kind in ("megamoe", "attention_tp")}
+ROWS = [row for table in TABLES.values() for row in table.reset_index().to_dict("records")]
+MAPPED = [(row, mapped(row)) for row in ROWS]
+MACHINES = sorted(entry.name for entry in catalogue.entries() if entry.kind == "machine")
+FITTED = ("hgx-b200", "hgx-h200", "hgx-h20", "hgx-h100", "gb300")
+
+
+def cases_of(family, version):
+    return [found.case for row, found in MAPPED if (row["family"], row["version"]) == (family, version)]
+
+
+def test_a_row_has_a_case_or_a_reason_of_the_list():
+    for row, found in MAPPED:
+        assert (found.case is None) == (found.skipped in get_args(Reason)), row
+    assert {found.skipped for _, found in MAPPED if found.skipped} <= set(get_args(Reason))
+
+
+def test_most_whole_kernels_of_deepgemm_have_a_case():
+    whole = [found for row, found in MAPPED if row["family"] == "deepgemm" and row["timed"] == "kernel"]
+    assert sum(found.case is not None for found in whole) / len(whole) >= 0.85
+
+
+def test_every_kernel_is_named_and_every_line_is_the_first_for_some_row():
+    first = {id(_kernel(row["table"], row["family"], row["version"])) for row in ROWS if row["timed"] == "kernel"}
+    unused = [line.cells for line in _kernels() if id(line.cells) not in first]
+    assert unused == []
+
+
+@pytest.mark.parametrize("timed, reason", [("end_to_end", "host time included"), ("part", "part not modelled")])
+def test_what_is_no_whole_kernel_is_not_predicted(timed, reason):
+    assert {found.skipped for row, found in MAPPED if row["timed"] == timed} == {reason}
+
+
+def test_a_gpu_without_a_machine_is_unknown():
+    assert all(found.case is None for row, found in MAPPED if not row["machine"])
+    assert any(found.skipped == "GPU unknown" for _, found in MAPPED)
+
+
+def test_a_wave_kernel_has_the_shape_and_release_of_its_row():
+    [case] = {case for case in cases_of("deepgemm", "sm100_wave_pr316") if case.shape.tokens == 512}
+    assert (case.shape.hidden, case.shape.intermediate, case.shape.experts, case.shape.topk) == (4096, 2048, 256, 6)
+    assert (case.shape.numbers, case.shape.ranks, case.release) == ("w4a8", 8, "pr316")
+    assert case.policy == megamoe.ExpertWave()
+
+
+def test_two_launches_are_one_wave_of_all_experts():
+    for case in cases_of("deepgemm", "sm90_split_pr383"):
+        assert case.policy.experts_per_wave == case.shape.experts // 8
+        assert case.launches == 1
+
+
+def test_swapped_operands_follow_the_public_rules():
+    tuned = cases_of("deepgemm", "sm90_split_pr383")
+    assert all(case.swap_ab for case in tuned if case.shape.tokens <= 64)
+    assert all(case.swap_ab == (case.shape.tokens <= 128) for case in tuned)
+    assert all(case.swap_ab for case in cases_of("deepgemm", "sm90_wave_swapab_sgl48"))
+    assert not any(case.swap_ab for case in cases_of("deepgemm", "sm90_wave_sgl36"))
+
+
+def test_what_is_taken_as_something_else_is_said():
+    for row, found in MAPPED:
+        if row["weight_dtype"] == "nvfp4" if "weight_dtype" in row else False:
+            assert found.skipped or row["family"] != "deepgemm" or "NVFP4 weights taken as FP8" in found.approximations
+
+
+def test_an_unknown_variant_is_flagged():
+    known = next(row for row in ROWS if row["version"] == "sm100_wave")
+    found = mapped({**known, "nearest_variant": "megamoe_sm100_wave"})
+    assert found.approximations[-1] == "unknown variant, megamoe_sm100_wave taken"
+
+
+def test_attention_alone_runs_the_heads_of_one_rank():
+    [case] = {case for case in cases_of("fa3", "xstage") if case.shape.tokens == 8192}
+    assert (case.shape.heads, case.shape.ranks, case.policy.name) == (4, 1, "compute_only")
+
+
+# --- what machines may know
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_free_numbers_are_few_and_belong_to_the_machine(name):
+    numbers = free_numbers(name)
+    assert 0 < len(numbers) <= 6
+    known = dict(load_machine(name).numbers())
+    assert {number.name for number in numbers} <= set(known)
+    assert any(row["fit"] and row["machine"] == name and found.case for row, found in MAPPED)
+
+
+def sources(name):
+    return [(path, number.source) for path, number in load_machine(name).numbers()]
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_no_judged_time_or_rate_appears_in_a_machine_file(name):
+    """Three digits may agree by chance, four do not."""
+    fitted = {value for row in ROWS if row["fit"] for value in _published_numbers(row)}
+    judged = {value for row, found in MAPPED if found.case and not row["fit"] for value in _published_numbers(row)}
+    for path, source in sources(name):
+        said = {text for text in _times_and_rates(source) if len(text.replace(".", "").strip("0")) >= 4}
+        assert not (said & judged) - fitted, (path, source)
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_a_number_fitted_by_the_command_says_so_and_has_an_interval(name):
+    """The fits of attention are older than the command; it finds their values again (a slow test)."""
+    numbers = dict(load_machine(name).numbers())
+    for free in free_numbers(name):
+        if "attention" not in free.name:
+            assert f"xstage published --fit {name}" in numbers[free.name].source
+            assert numbers[free.name].interval is not None
+
+
+def _times_and_rates(text):
+    """Numbers before 'us' or 'TFLOPS', also where two share the unit: '195.2 and 13249.4 us'."""
+    units = r"(?:us|TFLOPS)\b"
+    return re.findall(rf"(\d+(?:\.\d+)?)(?= {units}| and \d+(?:\.\d+)? {units})", text)
+
+
+def _published_numbers(row):
+    return {f"{row[name]:g}" for name in ("time_us", "tflops") if row[name] == row[name] and row[name] is not None}

@@ -1,0 +1,90 @@
+"""The commands that put MegaMoE beside the X-Stage paper: `xstage paper tiles`, `speedups` and `lead`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .counted_progress import counted_progress
+from .diagnosis import announce_compilation
+from .output import print_json, show, with_common_fields
+
+paper_app = typer.Typer(no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Workers = Annotated[int, typer.Option(min=1, help="Processes that simulate at the same time.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.add_typer(paper_app, name="paper", help="Put simulated MegaMoE calls beside what the X-Stage paper measured.")
+
+
+@paper_app.command()
+def tiles(
+    model: Annotated[list[str] | None, typer.Option(help="A model of the paper; all if left out. Repeatable.")] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens a rank, which the paper's notes do not give.")] = 16384,
+    exponent: Annotated[float, typer.Option(help="Zipf exponent of the experts' popularity, not given either.")] = 1.0,
+    seeds: Annotated[int, typer.Option(min=1, help="Routings that are drawn and averaged over.")] = 3,
+    workers: Workers = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Span of L2 tiles and exposed stall of four models, with the paper's main loops as input."""
+    from .paper_tables import tile_parts
+    from .paper_tiles import paper_tiles
+
+    started = time.perf_counter()
+    announce_compilation()
+    with counted_progress("Simulating L2 tiles") as progress:
+        done = paper_tiles(model, tokens=tokens, exponent=exponent, seeds=seeds, workers=workers, progress=progress)
+    if as_json:
+        print_json(with_common_fields(done.as_dict(), {"wall_s": time.perf_counter() - started}, 0))
+    else:
+        show(*tile_parts(done))
+
+
+@paper_app.command()
+def speedups(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Where points go, and a stopped run goes on from.")
+    ] = Path("out/megamoe-84"),
+    routing: Annotated[list[str] | None, typer.Option(help="balanced or skewed; both if left out.")] = None,
+    workers: Workers = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Interleaved against expert-wave over the 84 kinds of calls of the paper."""
+    from .paper_speedups import speedups as compare
+    from .paper_tables import speedup_parts
+
+    started = time.perf_counter()
+    announce_compilation()
+    with counted_progress("Simulating MegaMoE calls") as progress:
+        done = compare(output, routing or ("balanced", "skewed"), workers=workers, progress=progress)
+    if as_json:
+        print_json(with_common_fields(done.as_dict(), {"wall_s": time.perf_counter() - started}, 0))
+    else:
+        show(*speedup_parts(done))
+
+
+@paper_app.command()
+def lead(
+    model: Annotated[str, typer.Option(help="A model of the catalogue.")] = "dsv4-flash",
+    tokens: Annotated[int, typer.Option(min=64, help="Tokens a rank.")] = 8192,
+    workers: Workers = 2,
+    as_json: AsJson = False,
+) -> None:
+    """What the row lead D of L1 over L2 costs and brings, and where its knee is."""
+    from .paper_lead import lead_curve
+    from .paper_tables import lead_parts
+
+    started = time.perf_counter()
+    announce_compilation()
+    with counted_progress("Simulating leads") as progress:
+        done = lead_curve(model, tokens, workers=workers, progress=progress)
+    if as_json:
+        print_json(with_common_fields(done.as_dict(), {"wall_s": time.perf_counter() - started}, 0))
+    else:
+        show(*lead_parts(done))

@@ -1,0 +1,90 @@
+"""What the row lead D of an interleaved MegaMoE costs and brings: the curve behind D_knee (arXiv 2607.23264).
+
+With a small lead L2 tasks are taken before their inputs are there, and Tensor Cores wait inside them. A large lead holds
+more m-blocks between L1 and L2, in a ring of symmetric memory. Each lead is run with the smallest ring that it can do with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .counted_progress import Report, unreported
+from .workers import map_on_workers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BLOCK_M = 192
+LEADS = (0, 192, 384, 576, 768, 960, 1152, 1536, 2304, 3072, 6144, 12288)
+KNEE_PCT = 1.0
+"""The knee is the smallest lead that comes this close to the fastest one."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LeadCurve:
+    """`rows`: one a lead, of one rank against its mirror."""
+
+    model: str
+    tokens: int
+    rows: list[dict[str, Any]]
+    timing: dict[str, float]
+
+    @property
+    def knee_rows(self) -> int:
+        """D_knee: the smallest lead that is within 1 % of the fastest."""
+        fastest = min(row["makespan_us"] for row in self.rows)
+        return int(next(r["lead_rows"] for r in self.rows if r["makespan_us"] <= fastest * (1 + KNEE_PCT / 100)))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"model": self.model, "tokens": self.tokens, "knee_rows": self.knee_rows, "rows": self.rows}
+
+    def frame(self) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+
+def lead_curve(
+    model: str = "dsv4-flash",
+    tokens: int = 8192,
+    leads: Sequence[int] = LEADS,
+    *,
+    workers: int = 2,
+    progress: Report = unreported,
+) -> LeadCurve:
+    """Run a balanced W8A8 call of `model` with each lead (rows, ascending). Raises `InputError` for an unknown model."""
+    started = time.perf_counter()
+    points = [(model, tokens, lead) for lead in sorted(set(leads))]
+    rows = map_on_workers(simulate_lead, points, workers, progress)
+    return LeadCurve(model, tokens, rows, {"wall_s": time.perf_counter() - started})
+
+
+def simulate_lead(point: tuple[str, int, int]) -> dict[str, Any]:
+    """One lead: how long, what L2 tasks and stores waited for, and the ring."""
+    from .api import run
+    from .scenarios.loader import load
+    from .sim.schedules.megamoe import l2_tiles, ring_of_lead
+    from .sim.units import PS_PER_US
+
+    model, tokens, lead = point
+    ring = ring_of_lead(-(-lead // BLOCK_M))
+    workload = {
+        "kind": "megamoe", "model": model, "tokens": tokens, "numbers": "w8a8", "release": "pr304", "ranks": "symmetric",
+        "policy": {"name": "interleaved", "lead_rows": lead, "ring_m_blocks": ring},
+    }  # fmt: skip
+    scenario = {"name": "lead", "question": "What does this lead cost?", "machine": "hgx-b200", "workload": workload}
+    done = run(load(scenario | {"granule": "4 KiB"}), engine="compiled", trace="summary")
+    shape = done.program.meta["shape"]
+    row_bytes = shape["hidden"] + shape["intermediate"]  # FP8 input of L1 and of L2
+    stall = int(done.trace.outcome.lanes["stall_ps"].sum()) / PS_PER_US
+    return {
+        "lead_rows": lead,
+        "makespan_us": done.makespan_us,
+        "l2_input_wait_us": float(l2_tiles(done.trace).inputs_us.mean()),
+        "stall_total_us": stall,
+        "ring_m_blocks": ring,
+        "ring_mib": ring * BLOCK_M * row_bytes / 2**20,
+    }
