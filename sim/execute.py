@@ -83,8 +83,8 @@ def _check_memory(layout: Layout, trace: TraceLevel) -> None:
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE
     if records > most:
         raise LimitError(
-            f"a full trace of {layout.max_op_records:,} ops and {layout.max_granules:,} granules needs {format_size(records)}; "
-            f"this machine has room for {format_size(most)}. Take a summary trace, or a larger granule"
+            f"a full trace of {layout.max_op_records:,} ops and {layout.max_granules:,} granules needs "
+            f"{format_size(records)}; this machine has room for {format_size(most)}. Take a summary trace, or a larger granule"
         )
 
 

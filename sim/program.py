@@ -128,6 +128,18 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "slots": np.dtype("i4"),
 }
 
+_BROKEN_FILE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    LookupError,
+    ValueError,
+    EOFError,
+    OSError,
+    TypeError,
+    NotImplementedError,
+)
+"""What NumPy, zipfile and json raise on files that are cut, altered or something else."""
+
 Table = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -198,7 +210,7 @@ class Program:
                 tables = {name: file[name] for name in _DTYPES}
         except FileNotFoundError:
             raise ProgramError(f"{path}: no such file") from None
-        except (zipfile.BadZipFile, zlib.error, LookupError, ValueError, EOFError, OSError, TypeError, NotImplementedError) as error:
+        except _BROKEN_FILE as error:
             raise ProgramError(f"{path}: not a whole Program file ({error})") from error
         if not isinstance(header, dict) or not header.keys() >= {"n_gpus", "roles", "phases", "meta"}:
             raise ProgramError(f"{path}: not a whole Program file (its header is incomplete)")

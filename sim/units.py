@@ -49,9 +49,9 @@ def _parse(text: str | int | float, field: str, kind: str, scales: dict[str, int
     match = _QUANTITY.match(text) if isinstance(text, str) else None
     unit = match.group(2).upper().replace("µ", "U").replace("\u039c", "U") if match else ""
     if not match or unit not in scales:
-        zero_needs_no_unit = (isinstance(text, (int, float)) and not isinstance(text, bool) and text == 0) or text == "0"
-        if zero_needs_no_unit:
-            return 0
+        is_number = isinstance(text, (int, float)) and not isinstance(text, bool)
+        if text == "0" or (is_number and text == 0):
+            return 0  # zero needs no unit
         raise InputError(f"is not a {kind}", field=field, value=text, allowed=allowed)
     amount = float(match.group(1)) * scales[unit]
     if amount < 0 or not math.isfinite(amount) or amount > 2**62:

@@ -308,4 +308,6 @@ def test_a_negative_start_up_a_fraction_of_a_train_and_an_audit_of_many_are_refu
 def test_the_gap_that_an_audit_advises_fits_when_it_is_taken(producers: int, size: int) -> None:
     advised = audit(PAPER, producers, size, 0.0)
     assert advised.recovery_gap_us is not None
-    assert audit(PAPER, producers, size, parse_time(f"{advised.recovery_gap_us} us")).fits == (advised.first_stall_us == 0)
+    assert audit(PAPER, producers, size, parse_time(f"{advised.recovery_gap_us} us")).fits == (
+        advised.first_stall_us == 0
+    )

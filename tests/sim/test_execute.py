@@ -173,7 +173,7 @@ def test_a_full_trace_that_cannot_fit_into_memory_is_refused() -> None:
     run = b.op_list([{"kind": p.STORE, "target": row, "bytes": 2**31 - 1}] * 3)
     b.groups(gpu=0, plan=b.plan(repeat=[b.queue([b.tasks(run, 1)])]), seats=[Seat("store")])
     fine = switch(2, 10**9, replace(STAGE, granule_bytes=1))
-    with pytest.raises(LimitError, match="full trace of .* needs"):
+    with pytest.raises(LimitError, match=r"full trace of .* needs"):
         simulate(b.build(), fine, trace="full")
 
 

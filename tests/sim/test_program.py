@@ -243,7 +243,10 @@ def test_meta_comes_back_as_it_was_kept(tmp_path: Path) -> None:
         replace(program, meta={"machine": object()})
 
 
-@pytest.mark.parametrize("header", ["[1]", "{}", '{"n_gpus": "2", "roles": [], "phases": [], "meta": {}, "format_version": 1}'])
+TEXT_FOR_A_NUMBER = '{"n_gpus": "2", "roles": [], "phases": [], "meta": {}, "format_version": 1}'
+
+
+@pytest.mark.parametrize("header", ["[1]", "{}", TEXT_FOR_A_NUMBER])
 def test_a_file_with_a_wrong_header_is_refused(tmp_path: Path, header: str) -> None:
     tables = dict(two_lane_program([]).tables())
     np.savez(tmp_path / "p.npz", header=np.array(header), **tables)  # type: ignore[arg-type]
