@@ -1,0 +1,180 @@
+"""From a measured row to the case that predicts it: shape, schedule and settings, or the reason why there is none.
+
+kernels.csv says for each family and version which schedule of this project stands for it (`as_row`: the policy in the
+row), with which settings, and what is taken as something else. Its first line that matches counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, cast
+
+import pandas as pd
+
+from ...sim.errors import InputError
+from ...sim.predict import AttentionCase, Case, GemmCase, MegaMoeCase
+from ...sim.schedules import attention_a2a, megamoe, tensor_parallel
+from ...sim.schedules.attention_a2a.shape import ELEMENT_BYTES
+from ...sim.schedules.megamoe.shape import CombineType, Numbers
+from .csv_lines import Line, read_lines
+from .schema import Kind
+
+Reason = Literal["not this kernel family", "host time included", "part not modelled", "shape missing", "GPU unknown"]
+"""Why a row is not predicted. host time included: a layer, a model, or launches that the row does not separate."""
+
+Row = Mapping[str, Any]
+
+_NUMBERS: dict[tuple[str, str], Numbers] = {
+    ("fp8_e4m3", "fp4_e2m1"): "w4a8",
+    ("fp8_e4m3", "fp8_e4m3"): "w8a8",
+    ("fp8_e4m3", "nvfp4"): "w8a8",
+    ("mxfp8", "mxfp8"): "w8a8",
+    ("bf16", "bf16"): "bf16",
+    ("fp4_e2m1", "fp4_e2m1"): "fp4",
+    ("nvfp4", "nvfp4"): "fp4",
+}
+_COMBINE: dict[str, CombineType] = {"bf16": "bf16", "fp8_e4m3+ue8m0": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+_SIXTEEN_BITS = ("16bit", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A row's case, or why it has none; `approximations` is what it takes as something else."""
+
+    case: Case | None = None
+    skipped: Reason | None = None
+    approximations: tuple[str, ...] = ()
+    detail: str = ""
+
+
+def mapped(row: Row) -> Mapped:
+    """The case of a row of `load_published` or `load_like`."""
+    if row["timed"] != "kernel":
+        return Mapped(skipped="host time included" if row["timed"] == "end_to_end" else "part not modelled")
+    kernel = _kernel(row["table"], row["family"], row["version"])
+    if kernel["skipped"]:
+        return Mapped(skipped=cast(Reason, kernel["skipped"]))
+    if not row["machine"]:
+        return Mapped(skipped="GPU unknown")
+    taken = [text for text in kernel["approximation"].split("; ") if text]
+    if row["nearest_variant"]:
+        taken.append(f"unknown variant, {row['nearest_variant']} taken")
+    settings = dict(pair.split("=") for pair in kernel["settings"].split(";") if pair)
+    schedule = row["policy"] if kernel["schedule"] == "as_row" else kernel["schedule"]
+    make = {"megamoe": _megamoe, "fa": _attention, "ulysses_a2a": _attention}
+    try:
+        made = make.get(row.get("operation") or row["table"], _gemm)(row, schedule, settings, taken)
+    except InputError as error:
+        return Mapped(skipped="part not modelled", detail=str(error))
+    if isinstance(made, str):
+        return Mapped(skipped=made)
+    return Mapped(case=made, approximations=tuple(taken))
+
+
+def _megamoe(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]) -> Case | Reason:
+    numbers = _NUMBERS.get((row["act_dtype"], row["weight_dtype"]))
+    combine = _COMBINE.get(row["combine_dtype"] or "bf16")
+    if numbers is None or combine is None:
+        return "part not modelled"
+    if row["tokens_per_rank"] != int(row["tokens_per_rank"]):
+        return "shape missing"
+    sizes = {name: int(row[name]) for name in ("hidden", "intermediate", "experts", "topk")}
+    shape = megamoe.MegaMoe(
+        **sizes, tokens=int(row["tokens_per_rank"]), ranks=_gpus(row, taken), numbers=numbers, combine=combine
+    )
+    policy = (
+        megamoe.ExpertWave(experts_per_wave=shape.experts // shape.ranks)
+        if schedule == "one_wave"
+        else megamoe.POLICIES[schedule]()
+    )
+    return MegaMoeCase(
+        shape,
+        policy,
+        release=cast(Any, settings.get("release", "june")),
+        launches=int(settings.get("launches", 0)),
+        swap_ab=_swaps(shape, settings.get("swap_ab", "")),
+    )
+
+
+def _swaps(shape: megamoe.MegaMoe, rule: str) -> bool:
+    """Whether the kernel swaps A and B, by one of two public rules; without a rule it never does.
+
+    `tuned`: up to 16 rows an expert, narrow models (H < 5120) up to 24 (`heuristics/sm90_mega_moe.hpp` of
+    https://github.com/deepseek-ai/DeepGEMM/pull/383). A number: up to so many tokens a rank, 128 in
+    https://github.com/sgl-project/DeepGEMM/pull/48, which was merged before the pull requests 69 and 88 there.
+    """
+    if rule == "tuned":
+        rows = shape.tokens * shape.topk * shape.ranks / shape.experts
+        return rows <= (24 if 3072 <= shape.hidden < 5120 else 16)
+    return shape.tokens <= int(rule or 0)
+
+
+def _attention(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]) -> Case | Reason:
+    if row["dtype"] not in _SIXTEEN_BITS:
+        return "part not modelled"
+    if missing(row, "batch", "seq", "heads", "head_dim"):
+        return "shape missing"
+    alone = row["operation"] == "fa"
+    ranks = 1 if alone else _gpus(row, taken)
+    share = int(row["n_gpus"]) if alone and not missing(row, "n_gpus") else 1  # attention alone: the heads of one rank
+    shape = attention_a2a.Attention(
+        tokens=int(row["seq"]),
+        heads=int(row["heads"]) // share,
+        head_dim=int(row["head_dim"]),
+        ranks=ranks,
+        kv_heads=None if missing(row, "kv_heads") else max(1, int(row["kv_heads"]) // share),
+        batch=int(row["batch"]),
+        causal=bool(row["causal"]) if not missing(row, "causal") else False,
+        family="fa3" if row["family"] == "fa3" else None,
+    )
+    before = {
+        "": 0,
+        "qkv": shape.qkv_bytes_sent,
+        "kv": shape.qkv_bytes_sent - (ranks - 1) * shape.local_tokens * shape.local_heads * shape.head_dim
+        * ELEMENT_BYTES * shape.batch,
+    }[settings.get("before", "")]  # fmt: skip
+    return AttentionCase(shape, attention_a2a.Policy(cast(Any, schedule)), int(settings.get("launches", 0)), before)
+
+
+def _gemm(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]) -> Case | Reason:
+    if not schedule:
+        return "not this kernel family"
+    if row["dtype"] not in _SIXTEEN_BITS:
+        return "part not modelled"
+    if missing(row, "m", "n", "k"):
+        return "shape missing"
+    m, n, k = (int(row[name]) for name in ("m", "n", "k"))
+    algorithm = cast(Any, settings.get("algorithm", "two_shot"))
+    shape = tensor_parallel.TensorParallel(row["operation"], m, n, k, _gpus(row, taken), algorithm)
+    sms = int(settings.get("sms", 0)) if schedule == "reserved_sms" else 0
+    return GemmCase(shape, tensor_parallel.Policy(cast(Any, schedule), reserved_sms=sms))
+
+
+def missing(row: Row, *names: str) -> bool:
+    """Whether one of the cells is empty."""
+    return any(row.get(name) is None or pd.isna(row[name]) for name in names)
+
+
+def _gpus(row: Row, taken: list[str]) -> int:
+    """GPUs of the row; 8, an HGX board, where it does not say."""
+    if missing(row, "n_gpus"):
+        taken.append("8 GPUs assumed")
+        return 8
+    return int(row["n_gpus"])
+
+
+def _kernel(table: Kind, family: str, version: str) -> Mapping[str, str]:
+    for line in _kernels():
+        cells = line.cells
+        if cells["table"] == table and fnmatchcase(family, cells["family"]) and fnmatchcase(version, cells["version"]):
+            return cells
+    return {"skipped": "not this kernel family"}
+
+
+@cache
+def _kernels() -> tuple[Line, ...]:
+    return tuple(read_lines(files(__package__).joinpath("kernels.csv"))[1])

@@ -1,0 +1,169 @@
+"""How long one kernel takes on a machine: a case (what runs, under which policy), simulated, in microseconds.
+
+A case is plain and can be hashed, so equal ones are simulated once. `roofline_us` is the answer that needs no simulation,
+against which predictions are judged.
+
+MegaMoE calls have the routing that public benchmarks use, the top-k of random scores. All ranks are simulated where that
+takes about a second, one against its mirror image above: there the loads of the ranks differ by 1 % or so.
+
+Ulysses calls begin with an All-to-All that the attention schedule does not contain: it is added as launches and bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from .errors import InputError
+from .execute import simulate
+from .routing import balanced
+from .schedules import attention_a2a, megamoe, tensor_parallel
+from .topology import mirrored
+from .units import PS_PER_US
+
+if TYPE_CHECKING:
+    from .machine import Machine
+    from .routing import Routing
+    from .schedules.megamoe_rules import Release
+
+MOST_ROWS_OF_ALL_RANKS = 110_000
+"""(token, slot) pairs over all ranks up to which every rank is simulated: 2048 tokens, top-k 6, 8 ranks."""
+SEED = 0
+
+
+@dataclass(frozen=True)
+class MegaMoeCase:
+    """A MegaMoE call. `launches` counts kernels beyond the first; each costs the machine's `kernel_gap`. `swap_ab`: the
+    variant of SM90 kernels for small batches.
+    """
+
+    shape: megamoe.MegaMoe
+    policy: megamoe.Policy
+    release: Release = "june"
+    launches: int = 0
+    swap_ab: bool = False
+
+    @property
+    def ranks(self) -> int:
+        return self.shape.ranks
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """Attention, and what follows it. Before it, `launches` All-to-Alls of together `bytes_before` a rank."""
+
+    shape: attention_a2a.Attention
+    policy: attention_a2a.Policy
+    launches: int = 0
+    bytes_before: int = 0
+
+    @property
+    def ranks(self) -> int:
+        return self.shape.ranks
+
+
+@dataclass(frozen=True)
+class GemmCase:
+    """A GEMM with tensor-parallel communication."""
+
+    shape: tensor_parallel.TensorParallel
+    policy: tensor_parallel.Policy
+
+    @property
+    def ranks(self) -> int:
+        return self.shape.ranks
+
+
+Case = MegaMoeCase | AttentionCase | GemmCase
+
+
+def predict_us(machine: Machine, case: Case) -> float:
+    """Time of one call, from the launch of the first rank to the end of the last.
+
+    Raises `InputError` if the machine lacks a number, or its kernels cannot run the shape.
+    """
+    fabric = machine.fabric(case.ranks)
+    extra_us = 0.0
+    if isinstance(case, MegaMoeCase):
+        ranks: Literal["all", "symmetric"] = "all" if _routed_rows(case) <= MOST_ROWS_OF_ALL_RANKS else "symmetric"
+        program = megamoe.build(
+            machine,
+            case.shape,
+            case.policy,
+            _random_scores(case.ranks, case.shape.tokens, case.shape.topk, case.shape.experts),
+            ranks=ranks,
+            release=case.release,
+            swap_ab=case.swap_ab,
+        )
+        fabric = mirrored(fabric) if ranks == "symmetric" else fabric
+        extra_us = case.launches * _compute_us(machine, "kernel_gap") if case.launches else 0.0
+    elif isinstance(case, AttentionCase):
+        program = attention_a2a.build(machine, case.shape, case.policy)
+        extra_us = _all_to_all_us(machine, case)
+    else:
+        program = tensor_parallel.build(machine, case.shape, case.policy)
+    return float(simulate(program, fabric, trace="off").makespan_ps / PS_PER_US) + extra_us
+
+
+def roofline_us(machine: Machine, case: Case) -> float:
+    """The longest of FLOPs at the peak, compulsory bytes at the rate of HBM, and bytes on the wire at that of the link.
+
+    Of one rank, everything else free. Raises `InputError` if the machine lacks a number.
+    """
+    flops, math, memory, wire = _work(case)
+    peak = getattr(machine.compute, f"{math}_tflops")
+    if peak is None or machine.compute.hbm_rate is None:
+        raise InputError(f"is not given for {machine.name}", field=f"compute.{math}_tflops or compute.hbm_rate")
+    link = machine.drain_kbs("all", case.ranks) if case.ranks > 1 else 1
+    hbm_us = memory / (machine.compute.hbm_rate.value / 1e3)
+    return float(max(flops / (peak.value * 1e6), hbm_us, wire / (link / 1e3)))
+
+
+def _work(case: Case) -> tuple[float, str, float, float]:
+    """FLOPs, math type, bytes of HBM and bytes sent of one rank."""
+    shape = case.shape
+    if isinstance(shape, megamoe.MegaMoe):
+        rows, h, i = shape.tokens * shape.topk, shape.hidden, shape.intermediate
+        local = shape.experts / shape.ranks
+        touched = local * (1 - (1 - 1 / shape.experts) ** (shape.ranks * rows))
+        activations = shape.format.activation_bits / 8
+        memory = touched * 3 * h * i * shape.format.weight_bits / 8 + rows * (activations * (h + 2 * i) + 2 * h)
+        wire = rows * (shape.pull_bytes + shape.return_bytes(h)) * (shape.ranks - 1) / shape.ranks
+        return 6.0 * rows * h * i, shape.format.math, memory, wire
+    if isinstance(shape, attention_a2a.Attention):
+        assert isinstance(case, AttentionCase)
+        sent = 0 if case.policy.name == "compute_only" else shape.output_bytes_sent + case.bytes_before
+        tensors = shape.local_heads * (shape.head_dim + shape.output_dim)
+        tensors += max(1, shape.n_kv_heads // shape.ranks) * (shape.head_dim + shape.output_dim)
+        return attention_a2a.attention_flops(shape), "bf16", 2.0 * shape.batch * shape.tokens * tensors, sent
+    operands = shape.m * shape.local_k + shape.local_k * shape.local_n + shape.m * shape.local_n
+    return shape.flops, "bf16", 2.0 * operands, shape.bytes_sent
+
+
+def _routed_rows(case: MegaMoeCase) -> int:
+    return case.shape.ranks * case.shape.tokens * case.shape.topk
+
+
+@lru_cache(maxsize=8)
+def _random_scores(ranks: int, tokens: int, topk: int, experts: int) -> Routing:
+    return balanced(ranks, tokens, topk, experts, np.random.default_rng(SEED))
+
+
+def _all_to_all_us(machine: Machine, case: AttentionCase) -> float:
+    if not case.launches:
+        return 0.0
+    wiring = machine.interconnect
+    if wiring.collective_launch is None or wiring.collective_rate is None:
+        raise InputError(f"is not given for {machine.name}", field="interconnect.collective_launch or collective_rate")
+    launch_us = case.launches * wiring.collective_launch.value / PS_PER_US
+    return launch_us + case.bytes_before / (wiring.collective_rate.value / 1e3)
+
+
+def _compute_us(machine: Machine, name: str) -> float:
+    sourced = getattr(machine.compute, name)
+    if sourced is None:
+        raise InputError(f"is not given for {machine.name}", field=f"compute.{name}", allowed="a value with its source")
+    return float(sourced.value / PS_PER_US)
