@@ -84,7 +84,8 @@ def _check_memory(layout: Layout, trace: TraceLevel) -> None:
     if records > most:
         raise LimitError(
             f"a full trace of {layout.max_op_records:,} ops and {layout.max_granules:,} granules needs "
-            f"{format_size(records)}; this machine has room for {format_size(most)}. Take a summary trace, or a larger granule"
+            f"{format_size(records)}, and this machine has room for {format_size(most)}: "
+            "take a summary trace, or a larger granule"
         )
 
 
