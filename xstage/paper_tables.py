@@ -45,7 +45,9 @@ def tile_parts(done: PaperTilesResult) -> list[Any]:
         f"L2 tiles (192 x 128 BF16, 48 KiB of one CTA) of MegaMoE, W8A8, {done.tokens} tokens a rank, EP 8, experts by Zipf "
         f"{done.exponent:g}; the paper's main loops are input. Medians over the busiest rank.",
         f"Fitted to {REFERENCE} (*) alone: fan-out efficiency {done.fitted['fan_out_efficiency']:.3f}, epilogue "
-        f"{done.fitted['epilogue_scatter']:.2f} x 10^9 elements a second. The paper's notes give neither tokens nor skew.",
+        f"{done.fitted['epilogue_scatter']:.2f} x 10^9 elements a second.",
+        "The paper's notes give neither tokens nor skew, which decide how long L2 phases are: see --tokens and --exponent. "
+        "With less skew than Zipf 1 half of the tiles find room in the stage, and medians fall far below the paper's.",
         "",
         table("span of an L2 tile's stores, us", ("model", "wave: paper", "here", "%", "interleaved: paper", "here", "%",
               "falls by %: paper", "here"), spans), "",

@@ -3,6 +3,7 @@
     megamoe.csv        MegaMoE and the pipelines it replaces
     attention_tp.csv   attention, Ulysses All-to-All, GEMMs with tensor-parallel communication
     links.csv          link rates and latencies, for checking machine files
+    x_stage_*.csv      tiles and speedups of the X-Stage paper, read by scenarios/x_stage.py
     dropped.csv        rows that were found and are in no table, with the reason
     SOURCES.md         who measured what, generated from sources.csv
 

@@ -8,12 +8,16 @@ tiles.py       tile tasks, and how groups take them
 pull.py, returns.py, collective.py, unfused.py   everything around the tiles
 build.py       all of it together
 departure.py   how far the order that ran departs from the nominal one
+l2_tiles.py    spans and stalls of L2 tiles, as an instrumented kernel measures them
 
 Source: the public kernels of https://github.com/deepseek-ai/DeepGEMM; see ..megamoe_rules for their choices.
 """
 
 from .build import build as build
 from .departure import hits_as_run_pct as hits_as_run_pct
+from .l2_tiles import L2Tiles as L2Tiles
+from .l2_tiles import l2_tiles as l2_tiles
+from .order import ring_of_lead as ring_of_lead
 from .shape import POLICIES as POLICIES
 from .shape import Alternating as Alternating
 from .shape import ExpertWave as ExpertWave

@@ -54,8 +54,10 @@ def build(
     ranks: Ranks = "all",
     release: Release = "june",
     starts_ps: Sequence[int] = (),
+    swap_ab: bool = False,
 ) -> Program:
-    """The Program. `placement` is contiguous if not given; `starts_ps` delays the launch of ranks, in rank order.
+    """The Program. `placement` is contiguous if not given; `starts_ps` delays the launch of ranks, in rank order; `swap_ab`
+    is the kernel's variant for small batches, see `choose`.
 
     Raises `InputError` if routing or placement differ from the shape, if the kernel family cannot run it, if a ring is too
     small for its order, or if a symmetric run would stand for ranks that are not alike.
@@ -63,7 +65,7 @@ def build(
     _check(shape, routing, ranks, starts_ps)
     placed = contiguous(shape.experts, shape.ranks) if placement is None else placement
     rows = pools(routing, placed)
-    kernel = choose(machine, shape, policy, release)
+    kernel = choose(machine, shape, policy, release, swap_ab)
     if ranks == "symmetric":
         _check_alike(rows, shape)
         gpu_of_rank, simulated, receivers = np.minimum(np.arange(shape.ranks), 1), [0], [min(1, shape.ranks - 1)]
@@ -92,7 +94,6 @@ def build(
             links=links_of(builder, kernel, mine, order, parts, separate),
             returns=returns_of(builder, machine, kernel, shape, mine, visible, kernel.block_n, local=separate),
             start_ps=starts_ps[mine.rank] if starts_ps else 0,
-            ready=isinstance(policy, Interleaved) and policy.ready,
         )
         arrivals += _add_rank(builder, rank, visible)
         built.append(rank)

@@ -26,11 +26,13 @@ SM90_WAVE_TILE = (64, 256)
 SM90_DISPATCH_WARPS = 2
 SM100_DISPATCH_WARPS = 4
 UMMA_ROWS = 16
+SWAPPED_ROWS = 8
+"""Steps of N of the warp-group MMA, which are rows where a kernel takes its weights as A (swapAB)."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Tile of one CTA, CTAs of a group, rows of one epilogue step, dispatch warps of an SM."""
+    """Tile of one CTA, CTAs of a group, rows of one epilogue step, dispatch warps of an SM; `swap_ab`: see `choose`."""
 
     family: Family
     block_m: int
@@ -41,6 +43,7 @@ class Kernel:
     sms: int
     l1_n_blocks: int
     l2_n_blocks: int
+    swap_ab: bool = False
 
     @property
     def steps(self) -> int:
@@ -55,10 +58,11 @@ class Kernel:
         return np.where(l2, self.l2_n_blocks, self.l1_n_blocks)
 
     def computed_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows that the MMA works on: valid rows rounded up to 16 on SM100, whole tiles on SM90."""
-        if self.family == "sm90":
+        """Rows that the MMA works on: valid rows rounded up to 16 on SM100, whole tiles on SM90, to 8 with swapAB."""
+        if self.family == "sm90" and not self.swap_ab:
             return np.full_like(rows, self.block_m)
-        return -(-rows // UMMA_ROWS) * UMMA_ROWS
+        step = SWAPPED_ROWS if self.swap_ab else UMMA_ROWS
+        return -(-rows // step) * step
 
     def weight_bytes(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Bytes of the weights of one tile."""
@@ -83,9 +87,15 @@ class Kernel:
         return np.asarray(np.where(shares_weights, weights // 2, weights) + activations)
 
 
-def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Release) -> Kernel:
-    """The kernel that the machine's family runs for this shape. Raises `InputError` where shape or policy do not fit it."""
+def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Release, swap_ab: bool = False) -> Kernel:
+    """The kernel that the machine's family runs for this shape. Raises `InputError` where shape or policy do not fit it.
+
+    `swap_ab` takes the variant for small batches that some SM90 kernels have: weights are the operand with the fixed 64
+    rows, so that few tokens are not padded to a tile (https://github.com/sgl-project/DeepGEMM/pull/48).
+    """
     family: Family = needed(machine, "kernels")
+    if swap_ab and family != "sm90":
+        raise InputError("is a variant of SM90 kernels", field="swap_ab", value=swap_ab, allowed="a machine with sm90")
     expected = rules.expected_rows_per_expert(shape.tokens, shape.ranks, shape.topk, shape.experts)
     if family == "sm100":
         if isinstance(policy, Lag):
@@ -122,4 +132,5 @@ def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Rele
         sms=sms,
         l1_n_blocks=2 * shape.intermediate // block_n,
         l2_n_blocks=shape.hidden // block_n,
+        swap_ab=swap_ab,
     )

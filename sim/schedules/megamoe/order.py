@@ -22,6 +22,8 @@ from .shape import Alternating, ExpertWave, Interleaved, Lag, MegaMoe, Policy
 
 Ints = NDArray[np.int64]
 NEVER = 2**40
+TASKS_HELD = 4
+"""Tasks that a group has begun and not ended: two in the buffers, one in the main loop, one that waits."""
 
 
 class Tiles(NamedTuple):
@@ -45,6 +47,7 @@ class Order:
     dynamic: bool = False
     warm_up: int = 0  # alternating: L1 tasks that each group takes first
     lead_blocks: int = 0  # interleaved
+    ready: bool = False  # L2 tasks are guarded by their inputs too
 
     @property
     def l2(self) -> NDArray[np.bool_]:
@@ -183,11 +186,15 @@ def _interleaved(kernel: Kernel, policy: Interleaved, blocks: Blocks, tiles: Til
         lead = -(-policy.lead_rows // kernel.block_m)
     l2, block, n = tiles
     order = np.lexsort((n, ~l2, np.where(l2, block + max(1, lead), block)))
-    return _dynamic(tiles, order, lead_blocks=lead)
+    if policy.ring_m_blocks < 0:
+        raise InputError("must be 0 or more", field="ring_m_blocks", value=policy.ring_m_blocks)
+    return _dynamic(tiles, order, ring=policy.ring_m_blocks, lead_blocks=lead, ready=policy.ready)
 
 
-def _dynamic(tiles: Tiles, chosen: Ints, ring: int = 0, warm_up: int = 0, lead_blocks: int = 0) -> Order:
-    return Order(tiles.take(chosen), 0, ring, True, warm_up, lead_blocks)
+def _dynamic(
+    tiles: Tiles, chosen: Ints, ring: int = 0, warm_up: int = 0, lead_blocks: int = 0, ready: bool = False
+) -> Order:
+    return Order(tiles.take(chosen), 0, ring, True, warm_up, lead_blocks, ready)
 
 
 def check_rings(kernel: Kernel, ranks: Sequence[tuple[Order, Blocks]]) -> None:
@@ -203,12 +210,25 @@ def check_rings(kernel: Kernel, ranks: Sequence[tuple[Order, Blocks]]) -> None:
         )
 
 
+def ring_of_lead(lead_blocks: int) -> int:
+    """Fewest m-blocks of a ring for a lead of `lead_blocks` m-blocks: those of the lead, and the one whose L1 is going on.
+
+    It is enough where every open L2 task is taken before the next L1 task.
+    """
+    return max(1, lead_blocks) + 1
+
+
 def least_ring(kernel: Kernel, order: Order, blocks: Blocks) -> int:
     """Fewest m-blocks of a ring with which an order can always go on.
 
     A static order is safe if the L2 tiles of the block that had a slot before stand before the slot's next L1 tiles. For
-    alternating claims it is the bound of the public kernel, with what a longer warm-up adds.
+    alternating claims it is the bound of the public kernel, with what a longer warm-up adds. Interleaved claims take
+    every open L2 task first, see `ring_of_lead`; guarded by inputs they may begin as many L1 tasks more as groups hold at
+    once.
     """
+    if order.dynamic and not order.warm_up:
+        held = -(-TASKS_HELD * kernel.groups // (kernel.l1_n_blocks // kernel.cluster)) if order.ready else 0
+        return min(blocks.n_blocks, ring_of_lead(order.lead_blocks) + held)
     if order.dynamic:
         n1, n2 = kernel.l1_n_blocks // kernel.cluster, kernel.l2_n_blocks // kernel.cluster
         longer = order.warm_up - rules.warm_up_waves(blocks.n_blocks, kernel.groups, n1, n2)

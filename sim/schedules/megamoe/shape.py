@@ -48,7 +48,9 @@ COMBINE_BITS_AND_GROUP: dict[CombineType, tuple[int, int]] = {"bf16": (16, 0), "
 class MegaMoe:
     """One call. `capacity` is the tokens a rank that buffers are made for (default: `tokens`).
 
-    Raises `InputError` for a size below its minimum, an unknown type, or more slots than experts.
+    `l1_main_loop_ps` and `l2_main_loop_ps` are measured main loops of a full tile, to be used in place of the tile costs of
+    the machine; one without the other is refused. Raises `InputError` for a size below its minimum, an unknown type, or
+    more slots than experts.
     """
 
     hidden: int
@@ -61,6 +63,8 @@ class MegaMoe:
     combine: CombineType = "bf16"
     shared_experts: int = 0
     capacity: int | None = None
+    l1_main_loop_ps: int | None = None
+    l2_main_loop_ps: int | None = None
 
     def __post_init__(self) -> None:
         least = {"tokens": 0, "shared_experts": 0}
@@ -71,6 +75,9 @@ class MegaMoe:
         for name, kind in (("numbers", Numbers), ("combine", CombineType)):
             if getattr(self, name) not in get_args(kind):
                 raise InputError("is unknown", field=name, value=getattr(self, name), allowed=get_args(kind))
+        if (self.l1_main_loop_ps is None) != (self.l2_main_loop_ps is None):
+            missing = "l1_main_loop_ps" if self.l1_main_loop_ps is None else "l2_main_loop_ps"
+            raise InputError("is missing: main loops are given for both GEMMs or for neither", field=missing)
         if self.topk > self.experts:
             raise InputError("is more than the experts", field="topk", value=self.topk, allowed=f"1 to {self.experts}")
         if self.capacity is not None and self.capacity < self.tokens:
@@ -143,10 +150,12 @@ class Interleaved:
 
     The lead counts L1 tasks begun, so an L2 task may find its inputs unfinished, and waits for them inside the task;
     with `ready` it is also guarded by its inputs. A lead that is not given is that of the `Alternating` warm-up.
+    `ring_m_blocks` is the room for m-blocks between L1 and L2, which a lead needs in proportion; 0 for as much as is needed.
     """
 
     lead_rows: int | None = None
     ready: bool = False
+    ring_m_blocks: int = 0
     readiness: Readiness = "block"
 
 

@@ -11,7 +11,7 @@ Ops are made once for each kind of tile (a block, a main-loop time), runs once f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,13 +47,20 @@ class Rank:
     links: Links
     returns: Returns
     start_ps: int = 0
-    ready: bool = field(default=False)  # dynamic L2 tasks are guarded by their inputs too
 
 
 def main_loops_ps(rank: Rank) -> Ints:
-    """Main loop of every tile, [tiles] in nominal order."""
+    """Main loop of every tile, [tiles] in nominal order.
+
+    Measured main loops, if the shape has them, are those of full tiles; others take the share of the bytes they bring in.
+    """
     kernel, shape, tiles, blocks = rank.kernel, rank.shape, rank.order.tiles, rank.blocks
     rows = blocks.rows[tiles.block]
+    if shape.l1_main_loop_ps is not None and shape.l2_main_loop_ps is not None:
+        alone = np.zeros(len(rows), dtype=bool)
+        feed, full = (kernel.feed_bytes(shape, tiles.l2, r, alone) for r in (rows, np.full_like(rows, kernel.block_m)))
+        given = np.where(tiles.l2, shape.l2_main_loop_ps, shape.l1_main_loop_ps)
+        return np.ceil(given * (feed / full)).astype(np.int64)
     pairs = np.stack([tiles.l2, blocks.expert[tiles.block], tiles.n]).reshape(3, -1, kernel.cluster)
     same_weights = (pairs == pairs[..., :1]).all(axis=(0, 2)) & (kernel.cluster > 1)
     shares = np.repeat(same_weights, kernel.cluster)
@@ -111,7 +118,7 @@ def _guards(rank: Rank, block: Ints) -> list[tuple[Any, Any]]:
     kernel, blocks, links = rank.kernel, rank.blocks, rank.links
     ahead = np.minimum(block + max(1, rank.order.lead_blocks), blocks.n_blocks)
     guards: list[tuple[Any, Any]] = [(links.claimed, ahead * (kernel.l1_n_blocks // kernel.cluster))]
-    if rank.ready:
+    if rank.order.ready:
         guards.append((links.l1_done[block, 0], kernel.l1_n_blocks))
     return guards
 
