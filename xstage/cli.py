@@ -160,7 +160,14 @@ def audit(
     ],
     gap: Annotated[str, typer.Option(metavar="TIME", help="Time without stores between bursts, such as '4 us'.")],
     synchronised: Annotated[bool, typer.Option("--synchronised", help="Producers start each burst together.")] = False,
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY.PATH=VALUE",
+            help="Replace a number of the machine, such as machine.interconnect.drain_rate=900GB/s. Repeatable.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether bursts of stores fit a machine as they are, by what margins, and what to do if not."""
@@ -179,13 +186,14 @@ def audit(
     rows = [
         ("advice", found.advice),
         ("phase", found.phase.replace("_", "-")),
-        ("a burst issues in", f"{found.t_iss_us:.3f} us, of which stalled {found.stall_us:.3f} us"),
+        ("in the long run a burst issues in", f"{found.t_iss_us:.3f} us, of which stalled {found.stall_us:.3f} us"),
+        ("the first burst stalls", f"{found.first_stall_us:.3f} us, if all start it together"),
         ("gap that removes the stall", _gap(found.recovery_gap_us)),
         ("of which missing", _gap(found.missing_gap_us)),
         ("drain rate to spare", f"{found.rate_margin_gbs:.1f} GB/s"),
         ("room to spare at the peak", f"{found.capacity_margin_bytes} B"),
     ]
-    verdict = "fits" if found.fits else "stalls"
+    verdict = "fits" if found.fits else "stalls" if found.stall_us else "only the first burst stalls"
     asked = f"{producers} SMs of {known.name} store {burst} each to one peer, then nothing for {gap}"
     show(f"{asked}: {verdict}.", found.reason, "", table("", ("", ""), rows))
 

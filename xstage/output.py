@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from .api import Run
+    from .scenarios.workload import Workload
 
 SCHEMA_VERSION = 1
 """Goes up when a field of an answer is renamed or removed, which is not planned."""
@@ -75,6 +76,13 @@ def progress(doing: str) -> Iterator[None]:
         yield
 
 
+def _one_of_many(workload: Workload) -> list[str]:
+    """What a person must know to read totals: whether they are those of all ranks."""
+    if getattr(workload, "ranks", None) != "symmetric":
+        return []
+    return [f"1 of the {workload.gpus} ranks is simulated, against peers that mirror it: totals are those of one rank"]
+
+
 def run_parts(run: Run) -> list[Any]:
     """A simulated scenario for a person: what was simulated, then the numbers."""
     from .sim.units import format_size
@@ -91,6 +99,7 @@ def run_parts(run: Run) -> list[Any]:
     parts: list[Any] = [
         f"{scenario.name}: {scenario.question}",
         f"{scenario.workload.kind} on {scenario.workload.gpus} GPUs of {run.resolved.machine.name}, {run.engine} engine",
+        *_one_of_many(scenario.workload),
         "",
         table("", ("", ""), facts),
         "",
