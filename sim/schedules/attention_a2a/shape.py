@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ...errors import InputError
+from ..policy import check_policy
 from .tiles import Family, Tile, tile_of
 
 PolicyName = Literal["compute_only", "serial", "comm_warp", "reserved_sms", "piggyback"]
@@ -113,15 +114,7 @@ class Policy:
     permute_kbs: int | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(PolicyName):
-            raise InputError("is unknown", field="policy", value=self.name, allowed=get_args(PolicyName))
-        if (self.reserved_sms > 0) != (self.name == "reserved_sms"):
-            allowed = "1 or more" if self.name == "reserved_sms" else f"0 where the policy is {self.name}"
-            raise InputError("does not fit the policy", field="reserved_sms", value=self.reserved_sms, allowed=allowed)
-        for name, least in (("launch_ps", 0), ("a2a_kbs", 1), ("permute_kbs", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError("is too small", field=name, value=value, allowed=f"{least} or more")
+        check_policy(self, get_args(PolicyName), {"launch_ps": 0, "a2a_kbs": 1, "permute_kbs": 1})
 
     @property
     def alone(self) -> Policy:

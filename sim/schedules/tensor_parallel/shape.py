@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ...errors import InputError
+from ..policy import check_policy
 
 Operation = Literal["gemm_rs", "ag_gemm", "gemm_ar"]
 Algorithm = Literal["two_shot", "multicast", "one_shot"]
@@ -121,15 +122,7 @@ class Policy:
     collective_kbs: int | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(PolicyName):
-            raise InputError("is unknown", field="policy", value=self.name, allowed=get_args(PolicyName))
-        if (self.reserved_sms > 0) != (self.name == "reserved_sms"):
-            allowed = "1 or more" if self.name == "reserved_sms" else f"0 where the policy is {self.name}"
-            raise InputError("does not fit the policy", field="reserved_sms", value=self.reserved_sms, allowed=allowed)
-        for name, least in (("pieces", 1), ("launch_ps", 0), ("collective_kbs", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError("is too small", field=name, value=value, allowed=f"{least} or more")
+        check_policy(self, get_args(PolicyName), {"pieces": 1, "launch_ps": 0, "collective_kbs": 1})
 
     @property
     def alone(self) -> Policy:
