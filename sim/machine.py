@@ -161,7 +161,7 @@ class Machine(Checked):
             fan_out_efficiency=wiring.fan_out_efficiency.value,
             duplex_efficiency=wiring.duplex_efficiency.value,
             reduce_efficiency=wiring.reduce_efficiency.value,
-            request_permille=round(1000 * wiring.load_request_fraction.value),
+            request_permille=_permille(wiring.load_request_fraction.value),
             fair_replies=wiring.reply_arbitration.value == "fair",
         )
         return wiring.fabric(count, stage)
@@ -178,3 +178,12 @@ class Machine(Checked):
         if not 1 <= count <= self.gpus:
             raise InputError("is not on this machine", field="gpus", value=count, allowed=f"1 to {self.gpus}")
         return count
+
+
+def _permille(fraction: float) -> int:
+    """The fabric counts in thousandths: a fraction that would vanish is refused, not rounded to nothing."""
+    permille = round(1000 * fraction)
+    if fraction > 0 and permille == 0:
+        field, allowed = "interconnect.load_request_fraction", "0, or 0.001 to 1"
+        raise InputError("is too small to count", field=field, value=fraction, allowed=allowed)
+    return permille

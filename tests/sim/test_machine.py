@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from xstage.scenarios.machine_files import load_machine
 from xstage.sim.burst_gap import capacity, t_iss0
 from xstage.sim.errors import InputError
 from xstage.sim.machine import Machine
@@ -221,3 +222,9 @@ def test_a_machine_can_be_written_and_read_again():
 def test_a_machine_cannot_be_changed():
     with pytest.raises(ValueError, match="frozen"):
         small().name = "other"
+
+
+def test_a_request_fraction_that_would_round_to_nothing_is_refused():
+    overrides = {"interconnect.load_request_fraction": 0.0004}
+    with pytest.raises(InputError, match=r"load_request_fraction = 0\.0004: is too small to count"):
+        load_machine("hgx-b200", overrides).fabric(2)
