@@ -118,12 +118,12 @@ def run(
     from .api import run as simulate
     from .commands_trace import write
     from .no_effect import without_effect
-    from .plots.traces.write import check_suffix
+    from .plots.traces.write import check_file
     from .scenarios.loader import load, parse_overrides
 
     started = time.perf_counter()
     if trace is not None:
-        check_suffix(trace, "--trace")
+        check_file(trace, "--trace")
     changes = parse_overrides(overrides or [])
     resolved = load(scenario, changes, label="--set")
     if (engine or resolved.scenario.engine) == "compiled":

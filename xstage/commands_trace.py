@@ -42,10 +42,10 @@ def import_trace(
 ) -> None:  # fmt: skip
     """Read a trace that a profiler wrote, and write it with the columns of a simulated one."""
     from .hw_validate.readers.read import FORMATS, format_of, read_trace
-    from .plots.traces.write import check_suffix
+    from .plots.traces.write import check_file
 
     started = time.perf_counter()
-    check_suffix(output, "-o")
+    check_file(output, "-o")
     kind = format_of(file)
     with progress(f"Reading {file}"):
         ops = read_trace(file, [name.strip() for name in event_names.split(",")] if event_names else (), gpu)

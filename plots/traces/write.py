@@ -22,10 +22,20 @@ _OP_BYTES = {".parquet": 20, ".pftrace": 55, ".json": 250}
 _ARRIVAL_BYTES, _STEP_BYTES = 60, 28
 
 
-def check_suffix(file: str | Path, field: str = "file") -> None:
-    """Raises `InputError` if no trace can be written to a file of this name."""
-    if Path(file).suffix not in SUFFIXES:
+def check_file(file: str | Path, field: str = "file") -> None:
+    """Raises `InputError` if no trace can be written to a file of this name; called before a long run, not after it."""
+    path = Path(file)
+    if path.suffix not in SUFFIXES:
         raise InputError("has no suffix that can be written", field=field, value=str(file), allowed=SUFFIXES)
+    try:
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+        reason = (
+            "is a folder" if path.is_dir() else "" if above.is_dir() else f"stands below {above}, which is no folder"
+        )
+    except OSError as error:  # such as a name that is too long
+        reason = f"cannot be written: {error.strerror}"
+    if reason:
+        raise InputError(reason, field=field, value=str(file))
 
 
 def write_trace(trace: Trace | pd.DataFrame, file: str | Path) -> None:
@@ -37,7 +47,7 @@ def write_trace(trace: Trace | pd.DataFrame, file: str | Path) -> None:
     """
     from .slices import check_columns
 
-    check_suffix(file)
+    check_file(file)
     ops, whole = _parts(trace)
     check_columns(ops)
     suffix = Path(file).suffix
@@ -60,7 +70,7 @@ def estimated_bytes(trace: Trace | pd.DataFrame, file: str | Path) -> int:
     """About how large the file will be, from the number of rows alone."""
     from ...sim.trace import Trace
 
-    check_suffix(file)
+    check_file(file)
     suffix = Path(file).suffix
     if not isinstance(trace, Trace):
         return len(trace) * _OP_BYTES[suffix]

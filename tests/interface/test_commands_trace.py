@@ -24,6 +24,14 @@ def test_another_suffix_is_refused_before_anything_runs(tmp_path, capsys):
     assert "has no suffix that can be written (allowed: .parquet, .pftrace, .json)" in capsys.readouterr().err
 
 
+def test_a_place_that_no_file_can_take_is_refused_before_anything_runs(tmp_path, capsys):
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "file").touch()
+    for name in ("folder.json", "file/trace.json", "x" * 300 + ".json"):
+        assert main(["run", "isolated-burst", "--trace", str(tmp_path / name), "--json"]) == 2
+        assert json.loads(capsys.readouterr().out)["error"]["field"] == "--trace"
+
+
 def test_a_large_trace_is_announced_with_its_size(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(write, "LARGE_BYTES", 1000)
     file = tmp_path / "trace.json"
