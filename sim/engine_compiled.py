@@ -28,7 +28,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Classes of events at one instant, in the order in which they run.
 RELEASE_CLASS, PORT_CLASS, GRANULE_CLASS, LANE_CLASS = range(4)
 CLASS_SHIFT = 60
-ID_MASK = (1 << CLASS_SHIFT) - 1
 
 # What a lane does at its next turn.
 (
@@ -54,8 +53,8 @@ TAKEN, AHEAD_LIMIT, GUARDED, EXHAUSTED = range(4)
 CAUSE_SLOT, CAUSE_ISSUE, CAUSE_WINDOW, CAUSE_TASK = (p.CAUSES.index(c) for c in ("slot", "issue", "window", "task"))
 
 # Named indices into the array of scalars.
-HEAP_SIZE, NOW, EVENTS, TICKETS, FREE_GRANULE, OP_RECORDS, LANES_END, ARRIVED, OUT_OF_GRANULES = range(9)
-N_SCALARS = 9
+HEAP_SIZE, EVENTS, TICKETS, FREE_GRANULE, OP_RECORDS, LANES_END, ARRIVED, OUT_OF_GRANULES = range(8)
+N_SCALARS = 8
 
 NONE = -1
 
