@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..sim.checked import Checked, refusal
+from ..sim.checked import Checked
 from ..sim.machine import Machine
 from ..sim.quantities import Count, Rate, Text, Time
 from .attention_models import attention_model
-from .workload import PolicyChoice, Setting, Workload
+from .workload import PolicyChoice, Setting, Workload, needs_model_or_sizes
 
 if TYPE_CHECKING:
     from ..sim.program import Program
@@ -104,11 +104,7 @@ class AttentionWorkload(Workload):
     @model_validator(mode="before")
     @classmethod
     def _model_or_sizes(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and data.get("model") is None:
-            for size in SIZES:
-                if data.get(size) is None:
-                    raise refusal("is missing", key=(size,), allowed="a model, or both of " + ", ".join(SIZES))
-        return data
+        return needs_model_or_sizes(data, SIZES)
 
     def shape(self) -> attention_a2a.Attention:
         """The plain shape; what is given replaces the model's. Raises `InputError` for an unknown model."""

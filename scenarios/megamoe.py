@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..sim.checked import Checked, refusal
+from ..sim.checked import Checked
 from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, Fraction, Positive, Text, Time
 from .megamoe_policies import choices
 from .models import model as known_model
-from .workload import PolicyChoice, Workload
+from .workload import PolicyChoice, Workload, needs_model_or_sizes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -200,11 +200,7 @@ class MegaMoeWorkload(Workload):
     @model_validator(mode="before")
     @classmethod
     def _model_or_sizes(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and data.get("model") is None:
-            for size in SIZES:
-                if data.get(size) is None:
-                    raise refusal("is missing", key=(size,), allowed="a model, or all of " + ", ".join(SIZES))
-        return data
+        return needs_model_or_sizes(data, SIZES)
 
     def shape(self) -> MegaMoe:
         """The plain shape; sizes that are given replace the model's. Raises `InputError` for an unknown model."""

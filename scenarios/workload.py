@@ -11,13 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from ..sim.checked import Checked, check
+from ..sim.checked import Checked, check, refusal
 from ..sim.machine import Machine
 from ..sim.quantities import Count
 
 if TYPE_CHECKING:
     from ..sim.program import Program
     from ..sim.topology import Fabric
+
+
+def needs_model_or_sizes(data: Any, sizes: tuple[str, ...]) -> Any:
+    """A "before" check of workloads that name a model or give its sizes: refuses the first size that is missing."""
+    together = "both" if len(sizes) == 2 else "all"
+    if isinstance(data, Mapping) and data.get("model") is None:
+        for size in sizes:
+            if data.get(size) is None:
+                raise refusal("is missing", key=(size,), allowed=f"a model, or {together} of {', '.join(sizes)}")
+    return data
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""What the X-Stage paper (arXiv 2607.23264) measured of MegaMoE, from published/x_stage_*.csv.
+"""What the X-Stage paper (arXiv 2607.23264) measured, from published/x_stage_*.csv.
 
-`tiles()` has the tiles of four models under skewed routing, W8A8, EP 8; `speedups()` the statistics of interleaved over
-expert-wave, over 84 configurations.
+`bursts()` has its microbenchmarks with 148 producers, `tiles()` the tiles of four models under skewed routing (W8A8, EP 8),
+`speedups()` the statistics of interleaved over expert-wave over 84 configurations.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ def tiles() -> dict[str, PaperTiles]:
         model, source = row.pop("model"), row.pop("source")
         found[model] = PaperTiles(model=model, source=source, **{name: float(value) for name, value in row.items()})
     return found
+
+
+@cache
+def bursts() -> dict[str, float]:
+    """t_iss0_us, drain_gbs, capacity_mib, knee_kib (a producer), knee_mib (all), recovery_gap_us; 148 producers, 32 KiB."""
+    return {row["quantity"]: float(row["value"]) for row in _rows("x_stage_bursts.csv")}
 
 
 @cache
