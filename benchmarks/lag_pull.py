@@ -3,37 +3,62 @@
     python benchmarks/lag_pull.py
 
 H100, GLM-5.3-Flash, 8192 tokens, one set of machine parameters, none fitted to these rows. Measured: github.com/sgl-project/
-DeepGEMM pull 88 (pull ends at 2671 us with lag 8 and 1102 us with lag 40; wave 4900 us, lag 3565 us for the kernel).
-Each cause is taken away alone: a ring that never fills, then an egress without limit.
+DeepGEMM pull 88 (wave 4900 us, lag 3565 us for the kernel; pull ends at 2671 us with lag 8 and 1102 us with lag 40).
+Each cause is taken away alone: a ring that never fills, then an egress without limit. The last table takes away what the lag
+kernel has besides its order.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import xstage as xs
 
 WIDE_OPEN = {"machine.interconnect.drain_rate": "100000 GB/s"}
-MEASURED_US = {8: 2671.0, 40: 1102.0}
+KERNELS: dict[str, tuple[dict[str, Any], float]] = {
+    "expert_wave": ({"name": "expert_wave"}, 4900.0),
+    "lag": ({"name": "lag"}, 3565.0),
+}
+PULLS = {8: 2671.0, 40: 1102.0}
 NO_LIMIT = 4000  # m-blocks: more than the kernel has
+WITHOUT: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "every row published alone": {"publish_rows": 1},
+    "combine after barrier 2": {"early_combine": False},
+}
 
 
-def pull_end_us(lag: int, ring: int | None, **overrides: object) -> tuple[float, float]:
-    """End of the last dispatch task, and the makespan, in us."""
-    policy = {"name": "lag", "lag": lag} | ({} if ring is None else {"ring_m_blocks": ring})
-    run = xs.run("megamoe-lag-h100", overrides={"workload.policy": policy, **overrides})
-    spans = run.trace.spans()
-    return float(spans.query("phase == 'dispatch'")["end_us"].max()), run.makespan_us
+def run(policy: dict[str, Any], **overrides: object) -> tuple[float, float, int]:
+    """End of the last dispatch task and the makespan, in us, and the ring in m-blocks."""
+    done = xs.run("megamoe-lag-h100", overrides={"workload.policy": policy, **overrides})
+    spans = done.trace.spans()
+    end = float(spans.query("phase == 'dispatch'")["end_us"].max())
+    return end, done.makespan_us, int(done.trace.program.meta["ring_m_blocks"])
+
+
+def error(predicted: float, measured: float) -> str:
+    return f"{100 * (predicted / measured - 1):+.1f} %"
 
 
 def main() -> None:
-    print("lag  ring m-blocks  pull ends us  measured us  error  never-full ring us  unlimited egress us  kernel us")
-    for lag, measured in MEASURED_US.items():
-        ring = 8 * (lag + 4) + 4
-        end, makespan = pull_end_us(lag, None)
-        no_ring, _ = pull_end_us(lag, NO_LIMIT)
-        no_egress, _ = pull_end_us(lag, None, **WIDE_OPEN)
-        error = 100 * (end / measured - 1)
-        row = f"{lag:>3}  {ring:>13}  {end:>12.0f}  {measured:>11.0f}  {error:>+4.0f} %"
+    print("kernel       ring m-blocks  predicted us  measured us  error")
+    for name, (policy, measured) in KERNELS.items():
+        _, makespan, ring = run(policy)
+        print(f"{name:<12} {ring:>13}  {makespan:>12.0f}  {measured:>11.0f}  {error(makespan, measured)}")
+    print(
+        "\nlag  ring m-blocks  pull ends us  measured us  error     never-full ring us  unlimited egress us  kernel us"
+    )
+    for lag, measured in PULLS.items():
+        policy = {"name": "lag", "lag": lag}
+        end, makespan, ring = run(policy)
+        no_ring, _, _ = run(policy | {"ring_m_blocks": NO_LIMIT})
+        no_egress, _, _ = run(policy, **WIDE_OPEN)
+        row = f"{lag:>3}  {ring:>13}  {end:>12.0f}  {measured:>11.0f}  {error(end, measured):<8}"
         print(f"{row}  {no_ring:>18.0f}  {no_egress:>19.0f}  {makespan:>9.0f}")
+    print("\nlag kernel                 pull ends us  kernel us")
+    for name, change in WITHOUT.items():
+        end, makespan, _ = run({"name": "lag", **change})
+        print(f"{name:<26} {end:>12.1f}  {makespan:>9.1f}")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,19 @@ def diffusion_block(
     )
 
 
+def diffusion_expert_block(
+    attention: Attention,
+    hidden: int,
+    policy: attention_a2a.Policy,
+    experts: MegaMoe,
+    how: megamoe.Policy,
+    routing: Routing,
+) -> tuple[Kernel, ...]:
+    """As `diffusion_block`, with experts in place of the MLP: a rank's rows are the tokens of its MegaMoE call."""
+    kernels = diffusion_block(attention, hidden, experts.intermediate, policy)
+    return (*kernels[:-2], Kernel("experts", MoeKernel(experts, how, routing)))
+
+
 def dense_block(
     attention: Attention,
     hidden: int,

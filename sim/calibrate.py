@@ -41,9 +41,11 @@ LEAST_EFFECT = 5.0
 """The stall of the largest isolated burst, in standard errors."""
 MOST_NOISE_PCT = 15.0
 """Median distance of a round from the median of all rounds."""
-MOST_RESIDUAL_PCT = 25.0
+MOST_RESIDUAL_PCT = 17.5
 """Median miss over configurations beyond which three straight lines are no description; how good they are below that is for
-a validation to say."""
+a validation to say. Of synthetic data (tests/sim/test_calibrate.py) none that follows the law misses by more than 5 %, with
+noise up to the limit; stages that drain a quarter as fast in a gap as under load miss by 13 to 15 %; and those that do not
+drain in a gap, so that a gap does not help, by 18 to 22 %. The limit refuses the last kind and no other."""
 
 _HUBER = 1.5
 _ITERATIONS = 40

@@ -11,10 +11,11 @@ from .machine import Machine
 
 
 def machine_of(calibration: Calibration, name: str, source: str, description: str = "", granule_bytes: int = 64,
-               latency_ns: float = 0.0) -> Machine:  # fmt: skip
+               latency_ns: float = 0.0, capacity_alone: Estimate | None = None) -> Machine:  # fmt: skip
     """The machine whose GPU 0 is the calibrated producers, and whose GPU 1 is the memory that they store to.
 
-    Every fitted number carries its interval, and `source` with the quality of the fit.
+    Every fitted number carries its interval, and `source` with the quality of the fit. `capacity_alone` is Q of a producer
+    that stores while the others do not; without it each has its share of Q(K), no more.
     """
     c = calibration
     fitted = f"{source}; fit over {c.configurations} configurations, off by {c.residual_pct:.1f} % in the median"
@@ -37,7 +38,9 @@ def machine_of(calibration: Calibration, name: str, source: str, description: st
         "stage": {
             "t0": scaled(c.t0_ns, 1000, "ps", 0),
             "issue_rate": scaled(c.issue_gbs, 1e6, "kB/s", 1),
-            "capacity_sm": scaled(c.capacity_bytes, 1 / c.producers, "B", granule_bytes),
+            "capacity_sm": scaled(c.capacity_bytes, 1 / c.producers, "B", granule_bytes)
+            if capacity_alone is None
+            else scaled(capacity_alone, 1, "B", granule_bytes),
             "capacity_gpu": scaled(c.capacity_bytes, 1, "B", granule_bytes),
             "granule": assumed(f"{min(granule_bytes, room)} B", "resolution of the simulation: one line of a store"),
         },

@@ -86,9 +86,12 @@ class InterconnectProfile(Checked):
     sim/topologies.py: `oversubscription` is what GPUs send together over what the switch carries, `hop_latency` what each
     GPU on the way of a route adds, `nic_rate` and `nic_latency` hold between nodes of `gpus_per_node`.
     `fan_out_efficiency` lowers the rate of a scatter, `reduce_efficiency` that of stores that add, at the receiver, and
-    `duplex_efficiency` all rates, always. A load request costs its sender `load_request_fraction` of the bytes asked for.
+    `duplex_efficiency` all rates, always. `release` is what a store at system scope that releases earlier ones waits for
+    them, in kernels that announce each tile to all ranks. A load request costs its sender `load_request_fraction` of the
+    bytes asked for.
     A collective of its own starts `collective_launch` after the kernel before it; an All-to-All sends at `collective_rate`,
-    permutations of its data included, an AllGather, ReduceScatter or AllReduce at `ring_rate`.
+    permutations of its data included, an AllGather, ReduceScatter or AllReduce at `ring_rate`, and an AllReduce that the
+    switch adds up at `all_reduce_rate`. Both are bus bandwidths: bytes (P-1)/P, for an AllReduce 2 (P-1)/P, by time.
     """
 
     kind: Sourced[Kind]
@@ -107,11 +110,13 @@ class InterconnectProfile(Checked):
     fan_out_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "a scatter drains as fast as a plain store"))
     duplex_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "both directions at once cost nothing"))
     reduce_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "adding costs the receiver nothing"))
+    release: Sourced[Time] = Field(default=not_given(0, "a release waits for nothing"))
     load_request_fraction: Sourced[Fraction] = Field(default=not_given(0.0, "load requests cost nothing"))
     reply_arbitration: Sourced[Literal["fifo", "fair"]] = Field(default=not_given("fifo", "first come, first served"))
     collective_launch: Sourced[Time] | None = None
     collective_rate: Sourced[Rate] | None = None
     ring_rate: Sourced[Rate] | None = None
+    all_reduce_rate: Sourced[Rate] | None = None
 
     @model_validator(mode="after")
     def _fields_of_its_kind(self) -> InterconnectProfile:

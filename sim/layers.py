@@ -23,11 +23,13 @@ import numpy as np
 
 from .errors import InputError
 from .execute import simulate
+from .predict import MOST_ROWS_OF_ALL_RANKS
 from .schedules import attention_a2a, megamoe, tensor_parallel
 from .schedules.attention_a2a import Attention
 from .schedules.megamoe import MegaMoe
 from .schedules.tensor_parallel import TensorParallel
 from .tile_cost import needed
+from .topology import mirrored
 from .units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -141,13 +143,19 @@ class BlockTime:
         )
 
 
-def simulate_block(machine: Machine, kernels: Sequence[Kernel], granule_bytes: int | None = None) -> BlockTime:
+def simulate_block(
+    machine: Machine,
+    kernels: Sequence[Kernel],
+    granule_bytes: int | None = None,
+    known: dict[Work, tuple[int, int]] | None = None,
+) -> BlockTime:
     """Simulate every kernel once and lay them out. Equal kernels are simulated once.
 
-    Raises `InputError` if a name stands twice, or a kernel waits for one that does not come before it.
+    `known` keeps their times for other blocks on the same machine. Raises `InputError` if a name stands twice, or a kernel
+    waits for one that does not come before it.
     """
     after = _dependencies(kernels)
-    known: dict[Work, tuple[int, int]] = {}
+    known = {} if known is None else known
     for kernel in kernels:
         if kernel.work not in known:
             known[kernel.work] = kernel_times_ps(machine, kernel.work, granule_bytes)
@@ -178,8 +186,11 @@ def kernel_times_ps(machine: Machine, work: Work, granule_bytes: int | None = No
             alone = tensor_parallel.build(machine, work.shape, work.policy.alone)
             program = tensor_parallel.build(machine, work.shape, work.policy)
         case MoeKernel():
-            program = megamoe.build(machine, work.shape, work.policy, work.routing)
+            rows = work.shape.ranks * work.shape.tokens * work.shape.topk
+            ranks: Literal["all", "symmetric"] = "all" if rows <= MOST_ROWS_OF_ALL_RANKS else "symmetric"
+            program = megamoe.build(machine, work.shape, work.policy, work.routing, ranks=ranks)
             fabric = machine.fabric(work.shape.ranks, granule_bytes)
+            fabric = mirrored(fabric) if ranks == "symmetric" else fabric
             return _run(program, fabric), _run(program, _without_limits(fabric))
     fabric = machine.fabric(work.shape.ranks, granule_bytes)
     return _run(program, fabric), _run(alone, fabric)

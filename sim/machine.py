@@ -38,7 +38,8 @@ class ComputeProfile(Checked):
     keeps weight tiles, `epilogue_*` the output elements (10^9 a second) that one SM turns over in its epilogue.
 
     The last part is for kernels on their own and for attention (sim/schedules/attention_a2a/cost.py): `kernel_launch` from
-    the launch to the first instruction, `l2_rate` what all SMs together read from L2, `attention_softmax` the scores (10^9
+    the launch to the first instruction, `sm_port` the most that one SM takes in from L2, whatever is asked for, `cta_start`
+    what a CTA takes before its first MMA, `l2_rate` what all SMs together read from L2, `attention_softmax` the scores (10^9
     a second) that one SM turns into probabilities, `attention_overlap` the part of softmax and MMA that hides the other.
     """
 
@@ -51,7 +52,7 @@ class ComputeProfile(Checked):
     hbm_rate: Sourced[Rate] | None = None
     l2: Sourced[Size] | None = None
 
-    kernels: Sourced[Literal["sm90", "sm100"]] | None = None
+    kernels: Sourced[Literal["sm90", "sm100", "portable"]] | None = None
     mma_efficiency_bf16: Sourced[Efficiency] | None = None
     mma_efficiency_fp8: Sourced[Efficiency] | None = None
     mma_efficiency_fp4: Sourced[Efficiency] | None = None
@@ -69,6 +70,8 @@ class ComputeProfile(Checked):
     kernel_gap: Sourced[Time] | None = None
 
     kernel_launch: Sourced[Time] | None = None
+    sm_port: Sourced[Rate] | None = None
+    cta_start: Sourced[Time] | None = None
     l2_rate: Sourced[Rate] | None = None
     attention_mma_efficiency: Sourced[Efficiency] | None = None
     attention_softmax: Sourced[Positive] | None = None

@@ -88,7 +88,9 @@ class Placement:
         ranks, tokens, _ = topk.shape
         turn = np.arange(ranks)[:, None, None] + np.arange(tokens)[None, :, None]
         expert = np.maximum(topk, 0)
-        replica = self.log2phy[expert, turn % self.copies[expert]]
+        copies = self.copies
+        which = 0 if copies.max() == 1 else turn % copies[expert]
+        replica = self.log2phy[expert, which]
         return np.where(topk < 0, np.int32(-1), replica)
 
     def rank_load(self, expert_load: ArrayLike) -> NDArray[np.float64]:

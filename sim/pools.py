@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 from .placement import Placement
-from .routing import Routing, occurrence
+from .routing import Routing, occurrence, stable_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +82,14 @@ def pools(routing: Routing, placement: Placement) -> Pools:
         if routed != placed:
             raise InputError("of the placement differs from the routing", field=name, value=placed, allowed=[routed])
     chosen = placement.choose_replica(routing.topk).ravel()
-    row = np.flatnonzero(chosen >= 0)
-    replica = chosen[row].astype(np.int64)
-    source_rank, rest = np.divmod(row, routing.n_tokens * routing.k)
-    turn = occurrence(replica * routing.n_ranks + source_rank, placement.n_replicas * routing.n_ranks)
+    row = np.flatnonzero(chosen >= 0).astype(np.int32)
+    replica = chosen[row]
+    source_rank, rest = np.divmod(row, np.int32(routing.n_tokens * routing.k))
+    turn = occurrence(replica * np.int32(routing.n_ranks) + source_rank, placement.n_replicas * routing.n_ranks)
     turns = int(turn.max(initial=0)) + 1
-    order = np.argsort((replica * turns + turn) * routing.n_ranks + source_rank)  # all different, so one sort will do
-    token, slot = np.divmod(rest[order], routing.k)
+    by_turn = stable_order(turn, turns)  # rows come by source rank, and two stable sorts keep that among equals
+    order = by_turn[stable_order(replica[by_turn], placement.n_replicas)]
+    token, slot = np.divmod(rest[order], np.int32(routing.k))
     start = np.zeros(placement.n_replicas + 1, dtype=np.int64)
     np.cumsum(np.bincount(replica, minlength=placement.n_replicas), out=start[1:])
-    columns = (array.astype(np.int32) for array in (source_rank[order], token, slot))
-    return Pools(placement, start, *columns)
+    return Pools(placement, start, source_rank[order], token, slot)

@@ -6,7 +6,8 @@ against which predictions are judged.
 MegaMoE calls have the routing that public benchmarks use, the top-k of random scores. All ranks are simulated where that
 takes about a second, one against its mirror image above: there the loads of the ranks differ by 1 % or so.
 
-Ulysses calls begin with an All-to-All that the attention schedule does not contain: it is added as launches and bytes.
+Ulysses calls begin with an All-to-All that the attention schedule does not contain: it is added as launches and bytes, and
+so are kernels that bring data into the layout of a collective.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .errors import InputError
 from .execute import simulate
 from .routing import balanced
 from .schedules import attention_a2a, megamoe, tensor_parallel
+from .tile_cost import needed
 from .topology import mirrored
 from .units import PS_PER_US
 
@@ -53,12 +55,17 @@ class MegaMoeCase:
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """Attention, and what follows it. Before it, `launches` All-to-Alls of together `bytes_before` a rank."""
+    """Attention, and what follows it. Before it, `launches` All-to-Alls of together `bytes_before` a rank.
+
+    `packs` kernels read and write `bytes_packed` once, one after the other with everything else.
+    """
 
     shape: attention_a2a.Attention
     policy: attention_a2a.Policy
     launches: int = 0
     bytes_before: int = 0
+    packs: int = 0
+    bytes_packed: int = 0
 
     @property
     def ranks(self) -> int:
@@ -102,7 +109,7 @@ def predict_us(machine: Machine, case: Case) -> float:
         extra_us = case.launches * _compute_us(machine, "kernel_gap") if case.launches else 0.0
     elif isinstance(case, AttentionCase):
         program = attention_a2a.build(machine, case.shape, case.policy)
-        extra_us = _all_to_all_us(machine, case)
+        extra_us = _all_to_all_us(machine, case) + _packing_us(machine, case)
     else:
         program = tensor_parallel.build(machine, case.shape, case.policy)
     return float(simulate(program, fabric, trace="off").makespan_ps / PS_PER_US) + extra_us
@@ -140,7 +147,7 @@ def _work(case: Case) -> tuple[float, str, float, float]:
         tensors += max(1, shape.n_kv_heads // shape.ranks) * (shape.head_dim + shape.output_dim)
         return attention_a2a.attention_flops(shape), "bf16", 2.0 * shape.batch * shape.tokens * tensors, sent
     operands = shape.m * shape.local_k + shape.local_k * shape.local_n + shape.m * shape.local_n
-    return shape.flops, "bf16", 2.0 * operands, shape.bytes_sent
+    return shape.flops, "bf16", 2.0 * operands, max(shape.bytes_sent, shape.bytes_received)
 
 
 def _routed_rows(case: MegaMoeCase) -> int:
@@ -160,6 +167,13 @@ def _all_to_all_us(machine: Machine, case: AttentionCase) -> float:
         raise InputError(f"is not given for {machine.name}", field="interconnect.collective_launch or collective_rate")
     launch_us = case.launches * wiring.collective_launch.value / PS_PER_US
     return launch_us + case.bytes_before / (wiring.collective_rate.value / 1e3)
+
+
+def _packing_us(machine: Machine, case: AttentionCase) -> float:
+    if not case.packs:
+        return 0.0
+    rate = needed(machine, "hbm_rate") / 1e3 * needed(machine, "hbm_efficiency")
+    return float(case.packs * _compute_us(machine, "kernel_gap") + 2 * case.bytes_packed / rate)
 
 
 def _compute_us(machine: Machine, name: str) -> float:

@@ -231,14 +231,14 @@ def _check_use(program: Program) -> None:
     seat = run - tasks["first_run"][task][seat_owner]
     run, of_queue, seat = _distinct(run, in_queue[seat_owner], seat)
     owner, op = expand(program.runs["first_op"][run], program.runs["n_ops"][run])
-    ops, gpu = program.ops[op], gpu_of_queue[of_queue][owner]
-    local = (ops["kind"] == p.WAIT) | ((ops["kind"] == p.LOAD) & (ops["counter"] != p.NO_COUNTER))
-    _refuse_pairs(local, op, "ops", "waits for or loads into a counter of another GPU", home, ops["counter"], gpu)
+    kind, counter, gpu = program.ops["kind"][op], program.ops["counter"][op], gpu_of_queue[of_queue][owner]
+    local = (kind == p.WAIT) | ((kind == p.LOAD) & (counter != p.NO_COUNTER))
+    _refuse_pairs(local, op, "ops", "waits for or loads into a counter of another GPU", home, counter, gpu)
 
     slots = np.full(len(queues), 2**31, dtype=np.int64)
     np.minimum.at(slots, queue, groups["n_slots"][group])
-    slot = (ops["kind"] == p.ACQUIRE) | (ops["kind"] == p.RELEASE)
-    bad = slot & ((ops["counter"] < 0) | (ops["counter"] >= slots[of_queue][owner]))
+    slot = (kind == p.ACQUIRE) | (kind == p.RELEASE)
+    bad = slot & ((counter < 0) | (counter >= slots[of_queue][owner]))
     _refuse_first(bad, op, "the group has no such slot")
 
     most_seats = int(groups["n_lanes"].max(initial=1))
@@ -246,7 +246,7 @@ def _check_use(program: Program) -> None:
     visitor, lane = expand(groups["first_lane"][group], groups["n_lanes"][group])
     lane_seat = lane - groups["first_lane"][group][visitor]
     np.minimum.at(window, (queue[visitor], lane_seat), program.lanes["window"][lane])
-    bad = (ops["kind"] == p.LOAD) & (window[of_queue, seat][owner] < 1)
+    bad = (kind == p.LOAD) & (window[of_queue, seat][owner] < 1)
     _refuse_first(bad, op, "a LOAD needs a lane with a window of at least 1")
 
 

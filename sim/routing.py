@@ -266,10 +266,18 @@ def _smallest_k(keys: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     return np.take_along_axis(chosen, order, axis=1)
 
 
-def occurrence(group: NDArray[np.int64], n_groups: int) -> NDArray[np.int64]:
+def occurrence(group: NDArray[np.integer], n_groups: int) -> NDArray[np.int64]:
     """How many earlier entries have the same group, for every entry of `group` (0 to n_groups - 1)."""
     count = np.bincount(group, minlength=n_groups)
     first = np.cumsum(count) - count
     earlier = np.empty(group.size, dtype=np.int64)
-    earlier[np.argsort(group, kind="stable")] = np.arange(group.size) - np.repeat(first, count)
+    earlier[stable_order(group, n_groups)] = np.arange(group.size) - np.repeat(first, count)
     return earlier
+
+
+def stable_order(keys: NDArray[np.integer], n_keys: int) -> NDArray[np.int64]:
+    """Indices that sort `keys` (0 to n_keys - 1), equal ones in the order given.
+
+    NumPy sorts 16-bit keys by radix, several times faster than wider ones.
+    """
+    return np.argsort(keys.astype(np.uint16) if n_keys <= 2**16 else keys, kind="stable")

@@ -62,14 +62,17 @@ def overlap_factor(time_us: float, reduction: float) -> float:
     return time_us / (time_us - reduction)
 
 
-def pull_row_bytes(hidden: int, dtype: Literal["fp8", "bf16"] = "fp8") -> int:
-    """Payload of one pulled row: values, one scale byte per 32 FP8 values, and the 4 B top-k weight."""
-    return (hidden + hidden // 32 if dtype == "fp8" else 2 * hidden) + 4
+def pull_row_bytes(hidden: int, dtype: Literal["fp8", "bf16", "fp4"] = "fp8") -> int:
+    """Payload of one pulled row: values, one scale byte per 32 FP8 or 16 FP4 values, and the 4 B top-k weight."""
+    values = {"fp8": hidden + hidden // 32, "bf16": 2 * hidden, "fp4": hidden // 2 + hidden // 16}
+    return values[dtype] + 4
 
 
-def return_row_bytes(hidden: int, dtype: Literal["bf16", "fp8"] = "bf16") -> int:
-    """Payload of one returned row: 2 H in BF16; H and one scale byte per 128 values in FP8 (sgl-project/DeepGEMM)."""
-    return 2 * hidden if dtype == "bf16" else hidden + hidden // 128
+def return_row_bytes(hidden: int, dtype: Literal["bf16", "fp8", "fp4"] = "bf16") -> int:
+    """Payload of one returned row: 2 H in BF16; H and one scale byte per 128 values in FP8 (sgl-project/DeepGEMM); H / 2
+    and one scale byte per 16 values in FP4 (NVFP4).
+    """
+    return {"bf16": 2 * hidden, "fp8": hidden + hidden // 128, "fp4": hidden // 2 + hidden // 16}[dtype]
 
 
 def l2_burst_bytes(valid_rows: int, block_n: int) -> int:

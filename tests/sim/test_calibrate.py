@@ -94,6 +94,30 @@ def test_times_that_do_not_follow_the_law_are_refused():
         fit(synthetic(np.random.default_rng(0), law=slower_after_a_gap))
 
 
+def recovering(share):
+    """Bursts of trains as if only `share` of every gap drained the stage; 0: a gap does not help at all."""
+
+    def law(size, gap_ns, producers):
+        return law_ns(
+            size, np.where(np.isinf(gap_ns), gap_ns, share * np.where(np.isinf(gap_ns), 0, gap_ns)), producers
+        )
+
+    return law
+
+
+@pytest.mark.parametrize("share, noise", [(1, 0.03), (1, 0.12), (0.5, 0.03), (0.25, 0.03)])
+def test_a_stage_that_drains_in_gaps_is_accepted(share, noise):
+    for seed in range(8):
+        fit(synthetic(np.random.default_rng(seed), noise=noise, law=recovering(share)), draws=20)
+
+
+@pytest.mark.parametrize("share", [0, 0.1])
+def test_a_stage_that_does_not_drain_in_gaps_is_refused(share):
+    for seed in range(8):
+        with pytest.raises(NoLawError, match=r"the law is off.*17.5 %"):
+            fit(synthetic(np.random.default_rng(seed), law=recovering(share)), draws=20)
+
+
 @pytest.mark.parametrize(
     "change, field",
     [

@@ -16,6 +16,7 @@ from xstage.sim.routing import (
     hot_expert,
     hot_weight,
     occurrence,
+    stable_order,
     zipf,
     zipf_exponent,
 )
@@ -217,3 +218,9 @@ class TestRefusals:
 def test_occurrence_counts_earlier_entries_of_the_same_group(group):
     expected = [group[:i].count(g) for i, g in enumerate(group)]
     assert occurrence(np.array(group, dtype=np.int64), 5).tolist() == expected
+
+
+@given(st.lists(st.integers(0, 70_000), max_size=200), st.sampled_from([65_536, 70_001]))
+def test_a_stable_order_sorts_and_keeps_equals_as_they_come(keys, n_keys):
+    keys = np.minimum(np.array(keys, dtype=np.int64), n_keys - 1)
+    assert stable_order(keys, n_keys).tolist() == sorted(range(len(keys)), key=lambda i: keys[i])

@@ -63,7 +63,7 @@ class _Schedule:
         self.tile = shape.tile(self.family)
         frees_inputs = self.tile.contract in ("early", "start")
         self.contract = "late" if policy.own_staging and frees_inputs else self.tile.contract
-        self.costs = AttentionCosts.of(machine)
+        self.costs = AttentionCosts.of(machine, shape.inputs)
         self.starts_ps = [self.costs.launch_ps + start for start in starts_ps]
         self.sms = machine.sms - (policy.reserved_sms if self.how == "reserved_sms" else 0)
         self.sizes = owner_bytes(shape, self.tile)  # [m-blocks, stores, ranks]
@@ -229,10 +229,8 @@ class _Schedule:
             "stride": 1,
         }
         phases: dict[str, list[dict[str, Any]]] = {
-            "launch": [
-                {"kind": WAIT, "counter": done, "count": tiles},
-                {"kind": COMPUTE, "duration_ps": terms["launch_ps"]},
-            ],
+            "join": [{"kind": WAIT, "counter": done, "count": tiles}],
+            "launch": [{"kind": COMPUTE, "duration_ps": terms["launch_ps"]}],
             "permute": [{"kind": COMPUTE, "duration_ps": _permute_ps(shape, terms["permute_kbs"])}],
             "a2a": [*[store] * heads, {"kind": WAIT, "counter": self.arrived + rank, "count": heads * len(peers)}],
         }

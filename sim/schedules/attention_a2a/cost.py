@@ -6,8 +6,8 @@
 
 with MMA = 2 bm bn (d + d_v) FLOPs at one SM's share of the peak, softmax = bm bn elements at the machine's rate. `overlap`
 is how much of the shorter of the two a KV step hides: the two warp groups of FA3 take turns and hide part of it, the
-softmax warps of FA4 run beside the MMA warp. Where a CTA has to stay for its store (contract `exit`) the store itself is
-what O costs, and is not counted twice.
+softmax warps of FA4 run beside the MMA warp. Where there is a CTA for each tile (contract `exit`), it takes `cta_start`
+before its first MMA, and has to stay for its store, which is then what O costs and is not counted twice.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from ...tile_cost import needed
 from ...units import KBS_PER_GBS, PS_PER_US
 from .shape import ELEMENT_BYTES, Attention
-from .tiles import Family, Tile
+from .tiles import Family, Inputs, Tile
 
 if TYPE_CHECKING:
     from ...machine import Machine
 
 Ints = NDArray[np.int64]
 
-FAMILY_OF_KERNELS: dict[str, Family] = {"sm90": "fa3", "sm100": "fa4"}
+FAMILY_OF_KERNELS: dict[str, Family] = {"sm90": "fa3", "sm100": "fa4", "portable": "fa3"}
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,27 @@ class AttentionCosts:
     overlap: float
     l2_bytes_per_us: float
     hbm_bytes_per_us: float
+    cta_start_us: float
     launch_ps: int
 
     @classmethod
-    def of(cls, machine: Machine) -> AttentionCosts:
-        """From a machine file. Raises `InputError` naming the first number that the machine does not have."""
+    def of(cls, machine: Machine, inputs: Inputs = "bf16") -> AttentionCosts:
+        """From a machine file; the efficiency of the MMA is taken as the same for both types of `inputs`.
+
+        Raises `InputError` naming the first number that the machine does not have.
+        """
 
         def number(name: str) -> Any:
             return needed(machine, name)
 
         sms = machine.sms
         return cls(
-            mma_flops_per_us=number("bf16_tflops") * 1e6 * number("attention_mma_efficiency") / sms,
+            mma_flops_per_us=number(f"{inputs}_tflops") * 1e6 * number("attention_mma_efficiency") / sms,
             softmax_per_us=number("attention_softmax") * 1e3,
             overlap=number("attention_overlap"),
             l2_bytes_per_us=number("l2_rate") / 1e3 / sms,
             hbm_bytes_per_us=number("hbm_rate") / 1e3 / sms,
+            cta_start_us=number("cta_start") / PS_PER_US,
             launch_ps=number("kernel_launch"),
         )
 
@@ -81,9 +86,12 @@ def tile_times(costs: AttentionCosts, tile: Tile, shape: Attention) -> TileTimes
     steps = -(-(reach if shape.causal else np.full(blocks, shape.tokens)) // tile.block_n)
     step, shorter = _step_us(costs, tile, shape)
     masked = np.minimum(steps, -(-tile.block_m // tile.block_n)) if shape.causal else 0
-    q_in = tile.block_m * shape.head_dim * ELEMENT_BYTES / costs.hbm_bytes_per_us
-    o_out = 0 if tile.contract == "exit" else tile.block_m * shape.output_dim * ELEMENT_BYTES / costs.hbm_bytes_per_us
-    total = steps * step + masked * costs.overlap * shorter + q_in + o_out
+    q_in = tile.block_m * shape.head_dim * shape.input_bytes / costs.hbm_bytes_per_us
+    if tile.contract == "exit":
+        around = costs.cta_start_us
+    else:
+        around = tile.block_m * shape.output_dim * ELEMENT_BYTES / costs.hbm_bytes_per_us
+    total = steps * step + masked * costs.overlap * shorter + q_in + around
     resume = np.minimum(total, q_in + tile.resume_steps * step)
     return TileTimes(steps, _whole_ps(total), _whole_ps(resume))
 
@@ -111,7 +119,7 @@ def _step_us(costs: AttentionCosts, tile: Tile, shape: Attention) -> tuple[float
     elements = tile.block_m * tile.block_n
     mma = 2 * elements * (shape.head_dim + shape.output_dim) / costs.mma_flops_per_us
     softmax = elements / costs.softmax_per_us
-    kv_bytes = tile.block_n * (shape.head_dim + shape.output_dim) * ELEMENT_BYTES
+    kv_bytes = tile.block_n * (shape.head_dim + shape.output_dim) * shape.input_bytes
     load = kv_bytes / tile.multicast / costs.l2_bytes_per_us
     shorter = min(mma, softmax)
     return max(max(mma, softmax) + (1 - costs.overlap) * shorter, load), shorter

@@ -31,7 +31,7 @@ def tile_order(shape: Attention, tile: Tile, rank: int, rotation: bool) -> tuple
 
 def heads_per_section(shape: Attention, tile: Tile) -> int:
     """Query heads whose K and V fit into the kernel's section of L2, at least one; heads that share K and V count once."""
-    kv_bytes = shape.tokens * (shape.head_dim + shape.output_dim) * ELEMENT_BYTES
+    kv_bytes = shape.tokens * (shape.head_dim + shape.output_dim) * shape.input_bytes
     sharing = shape.heads // shape.n_kv_heads
     return max(1, tile.l2_section // kv_bytes) * sharing
 

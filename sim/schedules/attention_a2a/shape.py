@@ -7,11 +7,13 @@ from typing import Literal, get_args
 
 from ...errors import InputError
 from ..policy import check_policy
-from .tiles import Family, Tile, tile_of
+from .tiles import Family, Inputs, Tile, tile_of
 
 PolicyName = Literal["compute_only", "serial", "comm_warp", "reserved_sms", "piggyback"]
 
 ELEMENT_BYTES = 2
+"""Of the output."""
+INPUT_BYTES: dict[Inputs, int] = {"bf16": 2, "fp8": 1}
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,8 @@ class Attention:
     """Forward attention of `batch` sequences of `tokens` over `ranks` GPUs: all tokens and 1 / ranks of the heads on each.
 
     `tokens` is the whole sequence length S, `heads` counts the query heads of all ranks. `kv_heads` and `value_dim` are
-    those of the queries if left out. K and V heads are replicated where there are fewer than ranks. 16-bit elements.
-    `family` is the kernel; if left out, the machine's own.
+    those of the queries if left out. K and V heads are replicated where there are fewer than ranks. `inputs` is the type of
+    Q, K and V; the output has 16 bits. `family` is the kernel; if left out, the machine's own.
     Raises `InputError` unless ranks divide heads and tokens, and K and V heads can be shared out.
     """
 
@@ -33,11 +35,14 @@ class Attention:
     batch: int = 1
     causal: bool = False
     family: Family | None = None
+    inputs: Inputs = "bf16"
 
     def __post_init__(self) -> None:
         for name in ("tokens", "heads", "head_dim", "ranks", "batch", "n_kv_heads", "output_dim"):
             if getattr(self, name) < 1:
                 raise InputError("must be at least 1", field=name, value=getattr(self, name))
+        if self.inputs not in INPUT_BYTES:
+            raise InputError("is unknown", field="inputs", value=self.inputs, allowed=INPUT_BYTES)
         if self.heads % self.ranks:
             allowed = f"a divisor of {self.heads} heads"
             raise InputError("cannot share out the heads evenly", field="ranks", value=self.ranks, allowed=allowed)
@@ -61,6 +66,11 @@ class Attention:
         return self.head_dim if self.value_dim is None else self.value_dim
 
     @property
+    def input_bytes(self) -> int:
+        """Of an element of Q, K and V."""
+        return INPUT_BYTES[self.inputs]
+
+    @property
     def local_heads(self) -> int:
         return self.heads // self.ranks
 
@@ -78,14 +88,15 @@ class Attention:
     def qkv_bytes_sent(self) -> int:
         """Bytes of Q, K and V that one rank sends before attention; K and V heads that are replicated go to each copy.
 
-        (P-1)/P (S/P) (H d + Hkv (d + d_v)) 2 B, with Hkv at least P. That All-to-All is not part of the schedule.
+        (P-1)/P (S/P) (H d + Hkv (d + d_v)) elements, with Hkv at least P. That All-to-All is not part of the schedule.
         """
         kv = max(self.n_kv_heads, self.ranks) * (self.head_dim + self.output_dim)
         columns = (self.heads * self.head_dim + kv) // self.ranks
-        return (self.ranks - 1) * self.local_tokens * columns * ELEMENT_BYTES * self.batch
+        return (self.ranks - 1) * self.local_tokens * columns * self.input_bytes * self.batch
 
     def tile(self, family: Family) -> Tile:
-        return tile_of(family, self.head_dim, self.output_dim, causal=self.causal, tokens=self.tokens)
+        sizes = (family, self.head_dim, self.output_dim)
+        return tile_of(*sizes, causal=self.causal, tokens=self.tokens, inputs=self.inputs)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ costs. The store frees the staging buffer when it has read it out, which is when
     exit     one CTA for each tile: a slow store keeps the CTA on the SM, and its successor waits
 
 Sources: https://github.com/Dao-AILab/flash-attention, hopper/tile_size.h, hopper/epilogue_fwd.hpp, hopper/tile_scheduler.hpp
-(FA3) and flash_attn/cute/flash_fwd_sm100.py, tile_scheduler.py (FA4), read at commit 0251105a; 16-bit inputs.
+(FA3) and flash_attn/cute/flash_fwd_sm100.py, tile_scheduler.py (FA4), read at commit 0251105a.
 
     >>> tile_of("fa3", 128, 128, causal=False, tokens=8192).block_n
     176
@@ -26,6 +26,8 @@ from ...errors import InputError
 
 Family = Literal["fa3", "fa4"]
 Contract = Literal["late", "early", "start", "exit"]
+Inputs = Literal["bf16", "fp8"]
+"""Of Q, K and V; the output has 16 bits."""
 
 MIB = 2**20
 FA3_RESUME_STEPS = 0.5
@@ -39,6 +41,7 @@ _FA3_BLOCKS = {  # head dim: (block_m, block_n) without and with a causal mask
     256: ((128, 80), (128, 80)),
 }
 _FA3_WIDE_VALUES = {(64, 256): (128, 96), (64, 512): (64, 64), (192, 128): (128, 128)}
+_FA3_FP8_BLOCKS = {64: (192, 160), 96: (192, 128), 128: (128, 224), 192: (128, 160), 256: (128, 128)}  # masked or not
 _FA4_HEAD_DIMS = (64, 96, 128, 192)
 
 
@@ -70,10 +73,13 @@ class Tile:
         return not self.longest_first
 
 
-def tile_of(family: Family, head_dim: int, value_dim: int, *, causal: bool, tokens: int) -> Tile:
+def tile_of(
+    family: Family, head_dim: int, value_dim: int, *, causal: bool, tokens: int, inputs: Inputs = "bf16"
+) -> Tile:
     """The tile that the family's kernel takes. Head dims between those of the table are padded to the next one.
 
-    Not modelled: paged, local and split variants, FP8 tiles, 2-CTA MMA of FA4 (its CTAs are taken one by one).
+    Not modelled: paged, local and split variants, the transposition of V inside FP8 kernels, FP8 in FA4, 2-CTA MMA of FA4
+    (its CTAs are taken one by one, and there is no kernel for head dim 256, which needs two).
     Raises `InputError` if the family is unknown or has no kernel for the head dim.
     """
     if family not in get_args(Family):
@@ -82,13 +88,17 @@ def tile_of(family: Family, head_dim: int, value_dim: int, *, causal: bool, toke
     fitting = [size for size in known if size >= head_dim]
     if not fitting:
         raise InputError(f"has no {family} kernel here", field="head_dim", value=head_dim, allowed=f"1 to {max(known)}")
+    if inputs == "fp8" and family == "fa4":
+        raise InputError("has no fa4 kernel here", field="inputs", value=inputs, allowed="bf16")
     if family == "fa3":
-        return _fa3(fitting[0], value_dim, causal, tokens)
+        return _fa3(fitting[0], value_dim, causal, tokens, inputs == "fp8")
     return _fa4(fitting[0], value_dim, causal, tokens)
 
 
-def _fa3(head_dim: int, value_dim: int, causal: bool, tokens: int) -> Tile:
+def _fa3(head_dim: int, value_dim: int, causal: bool, tokens: int, fp8: bool) -> Tile:
     block_m, block_n = _FA3_WIDE_VALUES.get((head_dim, value_dim), _FA3_BLOCKS[head_dim][causal])
+    if fp8:
+        block_m, block_n = _FA3_FP8_BLOCKS[head_dim]
     even_tiles = -(-tokens // block_m) % 2 == 0
     return Tile(
         block_m=block_m,
@@ -96,7 +106,7 @@ def _fa3(head_dim: int, value_dim: int, causal: bool, tokens: int) -> Tile:
         stores=1,
         contract="early",
         resume_steps=FA3_RESUME_STEPS,
-        multicast=2 if head_dim >= 128 and not causal and even_tiles else 1,
+        multicast=2 if head_dim >= 128 and not causal and even_tiles and not fp8 else 1,
         longest_first=causal,
         l2_section=32 * MIB if causal else 0,
     )

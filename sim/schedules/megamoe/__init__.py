@@ -5,12 +5,14 @@ kernel.py      tiles and clusters of the kernel that runs it
 blocks.py      the m-blocks of a rank
 order.py       the order of tiles under each policy, and its ring
 tiles.py       tile tasks, and how groups take them
-pull.py, returns.py, collective.py, unfused.py   everything around the tiles
+pull.py, returns.py, unfused.py   what moves rows
+collective.py, combine.py, flags.py   barriers, and what follows the last one
 build.py       all of it together
 departure.py   how far the order that ran departs from the nominal one
 l2_tiles.py    spans and stalls of L2 tiles, as an instrumented kernel measures them
 
-Source: the public kernels of https://github.com/deepseek-ai/DeepGEMM; see ..megamoe_rules for their choices.
+Source: the public kernels of https://github.com/deepseek-ai/DeepGEMM; see ..megamoe_rules and ..megamoe_rules_sm90 for
+their choices.
 """
 
 from .build import build as build
@@ -25,4 +27,5 @@ from .shape import Interleaved as Interleaved
 from .shape import Lag as Lag
 from .shape import MegaMoe as MegaMoe
 from .shape import Policy as Policy
+from .shape import Split as Split
 from .shape import Unfused as Unfused

@@ -8,7 +8,7 @@ what the peers would pull from rank 0 and store to it competes with its own traf
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -25,18 +25,21 @@ from ..megamoe_rules import Release
 from .blocks import blocks_of
 from .collective import Receivers, add_collective
 from .departure import nominal_hits_pct
+from .flags import Flags, left_of
 from .kernel import Kernel, choose
 from .links import links_of
+from .memory import memory_bytes
 from .order import check_rings, order_of
-from .pull import add_pull
+from .pull import add_pull, batch_that_fits
 from .returns import returns_of
-from .shape import Interleaved, MegaMoe, Policy, Unfused, policy_name
+from .shape import Interleaved, MegaMoe, Policy, Split, Unfused, policy_name
 from .tiles import Rank, add_tiles
 from .unfused import add_return
 
 if TYPE_CHECKING:
     from ...machine import Machine
 
+Ints = NDArray[np.int64]
 Ranks = Literal["all", "symmetric"]
 LARGEST_IMBALANCE = 1.05
 LEAST_SYMMETRIC_TOKENS = 64
@@ -76,14 +79,15 @@ def build(
     blocks = [blocks_of(rows, kernel, shape, rank, rank, gpu_of_rank, n_gpus) for rank in simulated]
     orders = [order_of(kernel, shape, policy, release, mine) for mine in blocks]
     check_rings(kernel, list(zip(orders, blocks, strict=True)))
+    kernel = replace(kernel, publish_rows=batch_that_fits(kernel, policy, list(zip(orders, blocks, strict=True))))
 
     builder = ProgramBuilder(n_gpus)
-    visible = builder.counters(home=np.arange(n_gpus), cause="barrier")
+    flags = Flags.make(builder, kernel, shape, placed, len(simulated))
     costs = tile_cost.TileCosts.of(machine, shape.format.math)
     parts, separate = _parts(kernel, policy), isinstance(policy, Unfused)
-    arrivals = np.zeros(n_gpus, dtype=np.int64)
     built = []
-    for mine, order in zip(blocks, orders, strict=True):
+    for index, (mine, order) in enumerate(zip(blocks, orders, strict=True)):
+        visible = flags.counters(flags.of_experts(index, mine.expert))
         rank = Rank(
             machine=machine,
             kernel=kernel,
@@ -91,18 +95,21 @@ def build(
             costs=costs,
             blocks=mine,
             order=order,
-            links=links_of(builder, kernel, mine, order, parts, separate),
+            links=links_of(builder, mine, order, parts, policy),
             returns=returns_of(builder, machine, kernel, shape, mine, visible, kernel.block_n, local=separate),
             start_ps=starts_ps[mine.rank] if starts_ps else 0,
+            launch_gap_ps=_launch_gap_ps(machine, policy),
+            left=left_of(builder, kernel, receivers[index]),
         )
-        arrivals += _add_rank(builder, rank, visible)
+        flags.note(index, rank, _add_rank(builder, rank, visible))
         built.append(rank)
-    add_collective(builder, machine, shape, built, Receivers(receivers, visible, arrivals))
+    early = flags.done(shape, routing, placed, built, receivers)
+    add_collective(builder, machine, shape, built, Receivers(receivers, flags, early))
     return builder.build(**_meta(shape, policy, kernel, release, ranks, built))
 
 
-def _add_rank(builder: ProgramBuilder, rank: Rank, visible: int) -> NDArray[np.int64]:
-    """Tiles and pull of one rank; returns the arrivals that it causes at each GPU."""
+def _add_rank(builder: ProgramBuilder, rank: Rank, visible: Ints) -> Ints:
+    """Tiles and pull of one rank; returns the arrivals that each block causes at each GPU, [blocks, gpus]."""
     add_tiles(builder, rank)
     add_pull(builder, rank)
     if not rank.links.separate:
@@ -112,8 +119,17 @@ def _add_rank(builder: ProgramBuilder, rank: Rank, visible: int) -> NDArray[np.i
     return returns.sent
 
 
+def _launch_gap_ps(machine: Machine, policy: Policy) -> int:
+    """Between two launches; 0 where there is one."""
+    if isinstance(policy, Split) and policy.launch_gap_ps is not None:
+        if policy.launch_gap_ps < 0:
+            raise InputError("must not be negative", field="launch_gap_ps", value=policy.launch_gap_ps)
+        return policy.launch_gap_ps
+    return int(tile_cost.needed(machine, "kernel_gap")) if isinstance(policy, (Split, Unfused)) else 0
+
+
 def _parts(kernel: Kernel, policy: Policy) -> int:
-    if isinstance(policy, Unfused) or policy.readiness == "block":
+    if isinstance(policy, (Unfused, Split)) or policy.readiness == "block":
         return 1
     if isinstance(policy, Interleaved) and policy.ready:
         raise InputError("cannot be guarded by single k-blocks", field="readiness", value="k_block", allowed="block")
@@ -167,6 +183,7 @@ def _meta(
         "ranks": ranks,
         "ring_m_blocks": max((rank.order.ring for rank in built), default=0),
         "m_blocks": [rank.blocks.n_blocks for rank in built],
+        "memory_bytes": [memory_bytes(rank) for rank in built],
         "weight_hits_pct": [
             nominal_hits_pct(kernel, shape, rank.costs, rank.order.tiles, rank.blocks.expert) for rank in built
         ],

@@ -1,15 +1,21 @@
-"""What all ranks do together: the count exchange, the barriers, and the combine behind them.
+"""What all ranks do together: the count exchange, the barriers, and the cleanup beside the combine.
 
 One lane a GPU (role `comm`, on SM 0) speaks for its GPU. A barrier is a grid synchronisation, a signal to every GPU, and
 another grid synchronisation once all signals have come. The barrier before the combine also waits until every returned
-row is visible, which is what the kernels' release at system scope waits for.
+row is visible, which is what the kernels' release at system scope waits for. After it the epilogue warps combine, and
+the dispatch warps clear the workspace and meet in barrier 3 at the same time: the kernel ends with the later of the two.
 
     rank r      count, barrier 1 ..... L2 done, barrier 2 -------+
-    receiver    barrier 1 ........................ barrier 2, combine, barrier 3
+    receiver    barrier 1 ............................ barrier 2 +- combine
+                                                                 +- cleanup, barrier 3
 
 Each rank is its own receiver if all are simulated. If one rank stands for all, its mirror receives.
 
-Left out: the 4-byte source indices of the count exchange, the cleanup (it overlaps the combine), and early combine.
+Cleanup: SMs but one take the local experts in turn. Each reads its counts (a round trip to L2, the machine's
+`local_latency` twice) and zeroes its counters, which nobody waits for (`sm100_fp8_fp4_mega_moe.cuh` of
+https://github.com/deepseek-ai/DeepGEMM).
+
+Left out: the 4-byte source indices of the count exchange.
 """
 
 from __future__ import annotations
@@ -19,13 +25,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...program import COMPUTE, SIGNAL, WAIT
 from ...program_builder import ProgramBuilder, Seat
 from ...tile_cost import needed
 from ...units import PS_PER_US
-from .emit import Op
+from .combine import Done, add_combine, add_early_combine
+from .emit import Op, op_rows
+from .flags import Flags
 from .shape import MegaMoe
 from .tiles import Rank
 
@@ -35,11 +42,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Receivers:
-    """GPUs that combine, and how many arrivals each waits for; `visible` + gpu is the counter of its arrivals."""
+    """GPUs that combine, what counts the rows that they wait for, and where tokens are combined early what each needs."""
 
     gpus: Sequence[int]
-    visible: int
-    arrivals: NDArray[np.int64]  # [gpus of the program]
+    flags: Flags
+    early: Sequence[Done] = ()
 
 
 def add_collective(
@@ -70,15 +77,34 @@ def add_collective(
             tasks += [("launch", ops) for ops in _launches(rank)]
             tasks.append(("barrier", [*_l2_done(rank), *meet(before_combine, receivers.gpus)]))
         if gpu in receivers.gpus:
-            combined, go = builder.counters(home=[gpu, gpu], cause="barrier") + np.arange(2)
-            lanes = _add_combine(builder, machine, shape, gpu, int(go), int(combined))
-            arrived: Op = {"kind": WAIT, "counter": receivers.visible + gpu, "count": int(receivers.arrivals[gpu])}
-            start: Op = {"kind": SIGNAL, "counter": int(go), "count": 1}
-            tasks.append(("barrier", [arrived, *met(before_combine, gpu, len(ranks)), start]))
-            ended: Op = {"kind": WAIT, "counter": int(combined), "count": lanes}
-            tasks.append(("barrier", [ended, *meet(last, everyone)]))
+            barrier = [*_arrived(receivers, gpu), *met(before_combine, gpu, len(ranks))]
+            if receivers.early:
+                add_early_combine(builder, machine, shape, gpu, receivers.early[receivers.gpus.index(gpu)])
+            else:
+                go = builder.counters(home=gpu, cause="barrier")
+                add_combine(builder, machine, shape, gpu, go)
+                barrier.append({"kind": SIGNAL, "counter": go, "count": 1})
+            tasks.append(("barrier", barrier))
+            tasks.append(("cleanup", [{"kind": COMPUTE, "duration_ps": _cleanup_ps(machine, shape)}]))
+            tasks.append(("barrier", meet(last, everyone)))
         tasks.append(("barrier", met(last, gpu, len(receivers.gpus))))
         _add_lane(builder, gpu, tasks, max((r.start_ps for r in ranks if r.blocks.gpu == gpu), default=0))
+
+
+def _arrived(receivers: Receivers, gpu: int) -> list[Op]:
+    """Wait for all rows that return to a GPU."""
+    arrivals = receivers.flags.arrivals[:, gpu]
+    raised = np.flatnonzero(arrivals)
+    counters = receivers.flags.counters(raised) + gpu
+    return [
+        {"kind": WAIT, "counter": int(counter), "count": int(count)}
+        for counter, count in zip(counters, arrivals[raised], strict=True)
+    ]
+
+
+def _cleanup_ps(machine: Machine, shape: MegaMoe) -> int:
+    experts = shape.shared_experts + max(1, shape.experts // shape.ranks)
+    return -(-experts // max(1, machine.sms - 1)) * 2 * machine.interconnect.local_latency.value
 
 
 def _l2_done(rank: Rank) -> list[Op]:
@@ -89,52 +115,35 @@ def _l2_done(rank: Rank) -> list[Op]:
 
 
 def _launches(rank: Rank) -> list[list[Op]]:
-    """Between separate kernels: wait for all of the last one, the launch gap, and let the next one go."""
-    links, machine, shape = rank.links, rank.machine, rank.shape
-    if not links.separate:
+    """Between launches: wait for all of the last kernel, the launch gap, and let the next one go."""
+    links, shape, gap = rank.links, rank.shape, rank.launch_gap_ps
+    if not links.l2_launched:
         return []
-    gap = int(needed(machine, "kernel_gap"))
-    tiles = int((~rank.order.l2).sum())
-    rows = int(rank.blocks.rows.sum())
-    moved = rows * shape.intermediate * 2 * 2 + rows * shape.format.activation_bytes(shape.intermediate)
-    swiglu = round(moved / rank.costs.hbm_bytes_per_us * PS_PER_US)
+    l1_tiles, l2_tiles = int((~rank.order.l2).sum()), int(rank.order.l2.sum())
+    between = [(links.l1_total, l1_tiles, gap, links.go_l2)]
+    if links.separate:
+        rows = int(rank.blocks.rows.sum())
+        moved = rows * shape.intermediate * 2 * 2 + rows * shape.format.activation_bytes(shape.intermediate)
+        swiglu = round(moved / rank.costs.hbm_bytes_per_us * PS_PER_US)
+        between = [
+            (links.pulled, rank.blocks.n_pulled, gap, links.go_l1),
+            (links.l1_total, l1_tiles, 2 * gap + swiglu, links.go_l2),
+            (links.l2_done, l2_tiles, gap, links.go_return),
+        ]
     return [
         [
             {"kind": WAIT, "counter": done, "count": count},
             {"kind": COMPUTE, "duration_ps": time},
             {"kind": SIGNAL, "counter": go, "count": 1},
         ]
-        for done, count, time, go in (
-            (links.pulled, rank.blocks.n_pulled, gap, links.go_l1),
-            (links.l1_total, tiles, 2 * gap + swiglu, links.go_l2),
-            (links.l2_done, int(rank.order.l2.sum()), gap, links.go_return),
-        )
+        for done, count, time, go in between
     ]
 
 
 def _add_lane(builder: ProgramBuilder, gpu: int, tasks: Sequence[tuple[str, list[Op]]], start_ps: int) -> None:
-    numbers = [builder.tasks(builder.op_list(ops), 1, phase=phase) for phase, ops in tasks]
+    n_ops = np.array([len(ops) for _, ops in tasks])
+    first = op_rows(builder, [op for _, ops in tasks for op in ops], 1)[0]
+    run = builder.runs(first + np.cumsum(n_ops) - n_ops, n_ops)
+    numbers = [builder.tasks(run + i, 1, phase=phase) for i, (phase, _) in enumerate(tasks)]
     plan = builder.plan(repeat=[builder.queue(numbers)])
     builder.groups(gpu=gpu, plan=plan, seats=[Seat("comm", sm=0, start_ps=start_ps)])
-
-
-def _add_combine(builder: ProgramBuilder, machine: Machine, shape: MegaMoe, gpu: int, go: int, combined: int) -> int:
-    """Lanes that add up the top-k rows of the GPU's own tokens from HBM; returns how many there are."""
-    sms = machine.sms
-    tokens = shape.tokens // sms + (np.arange(sms) < shape.tokens % sms)
-    tokens = tokens[tokens > 0]
-    if not len(tokens):
-        return 0
-    token_bytes = shape.topk * shape.return_bytes(shape.hidden) + 2 * shape.hidden
-    rate = needed(machine, "hbm_rate") * needed(machine, "hbm_efficiency") * 1e3 / sms / 1e12  # bytes in a ps
-    times = np.maximum(np.ceil(tokens * token_bytes / rate).astype(np.int64), int(needed(machine, "combine_floor")))
-    n = len(tokens)
-    index = np.arange(n)
-    waits = builder.runs(np.full(n, builder.ops(WAIT, counter=go, count=1)), 1) + index
-    kinds, counters = [COMPUTE, SIGNAL], [-1, combined]
-    adds = builder.ops(kinds, counter=counters, count=[0, 1], duration_ps=np.stack([times, 0 * times], axis=1))
-    works = builder.runs(adds + 2 * index, 2) + index
-    tasks = [builder.tasks(runs, 1, phase=phase) + index for runs, phase in ((waits, "barrier"), (works, "combine"))]
-    plans = builder.private_plans(builder.queues(np.stack(tasks, axis=1).ravel(), np.full(n, 2)), n) + index
-    builder.groups(gpu=gpu, plan=plans, seats=[Seat("combine", sm=index)])
-    return n

@@ -2,12 +2,14 @@
 
 sm100   clusters of two CTAs: one lane issues the MMA of both, each CTA has an epilogue lane; two TMEM buffers a CTA
 sm90    one lane a CTA: the math warps run their own epilogue; clusters of two share weights by multicast
+portable   one CTA a group, with the lanes of sm100 and two accumulators in shared memory: the bf16 kernel of
+           hw_validate/cuda/kernels/megamoe.cu, which runs on any GPU from SM80 on
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,24 +17,31 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...tile_cost import needed
 from .. import megamoe_rules as rules
-from .shape import Alternating, Lag, MegaMoe, Policy
+from .. import megamoe_rules_sm90 as rules_sm90
+from .shape import Alternating, Lag, MegaMoe, Policy, Split, policy_name
 
 if TYPE_CHECKING:
     from ...machine import Machine
 
-Family = Literal["sm90", "sm100"]
+Family = Literal["sm90", "sm100", "portable"]
 SM90_WAVE_TILE = (64, 256)
 """BM and BN of the wave kernel, https://github.com/deepseek-ai/DeepGEMM/pull/323."""
 SM90_DISPATCH_WARPS = 2
 SM100_DISPATCH_WARPS = 4
-UMMA_ROWS = 16
+PORTABLE_TILE, PORTABLE_STEP_ROWS, PORTABLE_DISPATCH_WARPS = (64, 128), 32, 2
+"""BM and BN, rows of an epilogue step and dispatch warps of megamoe.cu."""
+MMA_ROWS = 16
 SWAPPED_ROWS = 8
-"""Steps of N of the warp-group MMA, which are rows where a kernel takes its weights as A (swapAB)."""
+"""Rows of one MMA: 16 on SM100 and of mma.sync; steps of N of the warp-group MMA where it takes weights as A (swapAB)."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Tile of one CTA, CTAs of a group, rows of one epilogue step, dispatch warps of an SM; `swap_ab`: see `choose`."""
+    """Tile of one CTA, CTAs of a group, rows of one epilogue step, dispatch warps of an SM; `swap_ab`: see `choose`.
+
+    `block_n` is the columns of a tile, `l1_block_n` those of an L1 tile if they are others (0: the same). `publish_rows`,
+    `early_combine`: see `Lag`.
+    """
 
     family: Family
     block_m: int
@@ -44,6 +53,9 @@ class Kernel:
     l1_n_blocks: int
     l2_n_blocks: int
     swap_ab: bool = False
+    publish_rows: int = 1
+    early_combine: bool = False
+    l1_block_n: int = 0
 
     @property
     def steps(self) -> int:
@@ -54,19 +66,23 @@ class Kernel:
     def groups(self) -> int:
         return self.sms // self.cluster
 
+    def columns(self, l2: NDArray[np.bool_] | bool) -> NDArray[np.int64]:
+        """Columns of a tile."""
+        return np.where(l2, self.block_n, self.l1_block_n or self.block_n)
+
     def n_blocks(self, l2: NDArray[np.bool_] | bool) -> NDArray[np.int64]:
         return np.where(l2, self.l2_n_blocks, self.l1_n_blocks)
 
     def computed_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows that the MMA works on: valid rows rounded up to 16 on SM100, whole tiles on SM90, to 8 with swapAB."""
+        """Rows that the MMA works on: valid rows rounded up to 16, on SM90 whole tiles, or to 8 with swapAB."""
         if self.family == "sm90" and not self.swap_ab:
             return np.full_like(rows, self.block_m)
-        step = SWAPPED_ROWS if self.swap_ab else UMMA_ROWS
+        step = SWAPPED_ROWS if self.swap_ab else MMA_ROWS
         return -(-rows // step) * step
 
     def weight_bytes(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Bytes of the weights of one tile."""
-        return np.asarray(self.block_n * self.depth(shape, l2) * shape.format.weight_bits // 8)
+        return np.asarray(self.columns(l2) * self.depth(shape, l2) * shape.format.weight_bits // 8)
 
     def depth(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
         """K of the GEMM."""
@@ -98,13 +114,22 @@ def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Rele
         raise InputError("is a variant of SM90 kernels", field="swap_ab", value=swap_ab, allowed="a machine with sm90")
     expected = rules.expected_rows_per_expert(shape.tokens, shape.ranks, shape.topk, shape.experts)
     if family == "sm100":
-        if isinstance(policy, Lag):
-            raise InputError(
-                "is a schedule of SM90 kernels", field="policy", value="lag", allowed="a machine with sm90"
-            )
+        if isinstance(policy, (Lag, Split)):
+            name = policy_name(policy)
+            raise InputError("is a schedule of SM90 kernels", field="policy", value=name, allowed="a machine with sm90")
         tile = rules.sm100_tile(release, expected, max(1, shape.experts // shape.ranks))
         step = tile.store_block_m * (tile.epilogue_warps // 4)
         block_m, block_n, cluster, warps = tile.block_m, tile.block_n, rules.SM100_CLUSTER, SM100_DISPATCH_WARPS
+    elif family == "portable":
+        if shape.numbers != "bf16" or shape.combine != "bf16":
+            given = f"{shape.numbers}, combine {shape.combine}"
+            raise InputError("are not those of the portable kernel", field="numbers", value=given, allowed="bf16")
+        if isinstance(policy, Split):
+            raise InputError(
+                "is a schedule of SM90 kernels", field="policy", value="split", allowed="a machine with sm90"
+            )
+        (block_m, block_n), cluster = PORTABLE_TILE, 1
+        step, warps = PORTABLE_STEP_ROWS, PORTABLE_DISPATCH_WARPS
     else:
         if isinstance(policy, Alternating):
             raise InputError("is a schedule of SM100 kernels", field="policy", value="alternating", allowed="sm100")
@@ -117,6 +142,13 @@ def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Rele
             )
         step, warps = block_m, SM90_DISPATCH_WARPS
     sms = machine.sms - machine.sms % cluster
+    l1_block_n = block_n
+    if isinstance(policy, Split) and not swap_ab:
+        asked = policy.l1_block_n
+        l1_block_n = split_of(shape, sms, block_n).l1_block_n if asked is None else asked
+        if l1_block_n not in rules_sm90.SPLIT_L1_BLOCK_N or 2 * shape.intermediate % l1_block_n:
+            allowed = [n for n in rules_sm90.SPLIT_L1_BLOCK_N if 2 * shape.intermediate % n == 0]
+            raise InputError("is no tile of this kernel", field="l1_block_n", value=l1_block_n, allowed=allowed)
     for name, width in (("2 intermediate", 2 * shape.intermediate), ("hidden", shape.hidden)):
         if width % (block_n * (cluster if family == "sm100" else 1)):
             raise InputError(
@@ -130,7 +162,38 @@ def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Rele
         step_rows=step,
         dispatch_warps=warps,
         sms=sms,
-        l1_n_blocks=2 * shape.intermediate // block_n,
+        l1_n_blocks=2 * shape.intermediate // l1_block_n,
         l2_n_blocks=shape.hidden // block_n,
         swap_ab=swap_ab,
+        l1_block_n=l1_block_n if l1_block_n != block_n else 0,
+        **(_lag_features(policy, shape, family, block_m, block_n) if isinstance(policy, Lag) else {}),
     )
+
+
+def split_of(shape: MegaMoe, sms: int, block_n: int) -> rules_sm90.SplitSchedule:
+    """What the public kernel with two launches chooses for this shape."""
+    return rules_sm90.split_schedule(
+        tokens=shape.tokens,
+        k=shape.topk,
+        local_experts=max(1, shape.experts // shape.ranks),
+        hidden=shape.hidden,
+        intermediate=shape.intermediate,
+        sms=sms,
+        block_n=block_n,
+    )
+
+
+def _lag_features(policy: Lag, shape: MegaMoe, family: Family, block_m: int, block_n: int) -> dict[str, Any]:
+    """Batches of arrivals and early combine, as given or as the kernel chooses; early combine is for SM90."""
+    rows, early = policy.publish_rows, policy.early_combine
+    if rows is not None and rows < 1:
+        raise InputError("must be at least 1", field="publish_rows", value=rows)
+    if family == "portable":
+        if early:
+            raise InputError("is a feature of SM90 kernels", field="early_combine", value=early, allowed="false")
+        return {"publish_rows": 1 if rows is None else rows, "early_combine": False}
+    sizes = {"hidden": shape.hidden, "intermediate": shape.intermediate, "k": shape.topk}
+    return {
+        "publish_rows": rules_sm90.publish_rows(shape.tokens) if rows is None else rows,
+        "early_combine": rules_sm90.combines_early(block_m, block_n, **sizes) if early is None else early,
+    }

@@ -57,8 +57,10 @@ def l2_tiles(trace: Trace) -> L2Tiles:
     if trace.level == "off":
         raise InputError("is too little for L2 tiles", field="trace", value="off", allowed=["summary", "full"])
     fused = meta.get("schedule") == "megamoe" and meta["policy"]["name"] != "unfused"
-    if not fused or meta["kernel"]["family"] != "sm100" or meta["policy"]["readiness"] != "block":
-        raise InputError("has no L2 tiles to be measured", field="program", allowed="fused MegaMoE of SM100, by blocks")
+    if not fused or meta["kernel"]["family"] == "sm90" or meta["policy"]["readiness"] != "block":
+        raise InputError(
+            "has no L2 tiles to be measured", field="program", allowed="fused MegaMoE with epilogue lanes, by blocks"
+        )
     cluster = meta["kernel"]["cluster"]
     l1, l2 = (np.flatnonzero(program.tasks["phase"] == _phase(program.phases, name)) for name in ("l1", "l2"))
     block_of, seats = program.tasks["m_block"], 1 + np.arange(cluster)

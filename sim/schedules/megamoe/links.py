@@ -11,6 +11,7 @@ from ...program_builder import ProgramBuilder
 from .blocks import Blocks
 from .kernel import Kernel
 from .order import Order
+from .shape import Policy, Split, Unfused
 
 Ints = NDArray[np.int64]
 NONE = -1
@@ -20,8 +21,9 @@ NONE = -1
 class Links:
     """Of one rank. Arrays are [blocks], or [blocks, parts] where a block's L1 output is published in parts (k-blocks).
 
-    The `go_*` counters stand between separate kernels; a fused kernel has none (-1). `claimed` counts L1 tasks begun, for
-    policies whose L2 tasks are guarded by it. `l1_freed` and `l2_issued` exist where there is a ring.
+    The `go_*` counters stand between launches; a fused kernel has none (-1), two launches have `go_l2`, separate kernels
+    have all. `claimed` counts L1 tasks begun, for policies whose L2 tasks are guarded by it. `l1_freed` and `l2_issued`
+    exist where there is a ring.
     """
 
     started: int  # 1 once rows may be pulled
@@ -30,8 +32,8 @@ class Links:
     l1_freed: int  # first of [blocks]: L1 tiles that no longer need their input slot
     l2_issued: int  # first of [blocks]: L2 tiles that no longer need their input slot
     l2_done: int  # L2 tiles of the rank whose stores have been issued
-    pulled: int  # rows of the rank, counted where kernels are separate
-    l1_total: int  # L1 tiles of the rank, counted where kernels are separate
+    pulled: int  # rows of the rank, counted where the pull is a kernel of its own
+    l1_total: int  # L1 tiles of the rank, counted where L2 has a launch of its own
     claimed: int
     go_l1: int
     go_l2: int
@@ -43,13 +45,18 @@ class Links:
 
     @property
     def separate(self) -> bool:
-        return self.go_l1 != NONE
+        """Whether pull, L1, L2 and return are kernels of their own."""
+        return self.go_return != NONE
+
+    @property
+    def l2_launched(self) -> bool:
+        """Whether L2 has a launch of its own."""
+        return self.go_l2 != NONE
 
 
-def links_of(
-    builder: ProgramBuilder, kernel: Kernel, blocks: Blocks, order: Order, parts: int, separate: bool
-) -> Links:
+def links_of(builder: ProgramBuilder, blocks: Blocks, order: Order, parts: int, policy: Policy) -> Links:
     """Make the counters of one rank; all have their home on its GPU."""
+    separate, launched = isinstance(policy, Unfused), isinstance(policy, (Unfused, Split))
     m = blocks.n_blocks
 
     def make(cause: str, count: int = 1, initial: Ints | int = 0) -> int:
@@ -67,10 +74,10 @@ def links_of(
         l2_issued=make("ring", m) if ring else NONE,
         l2_done=make("barrier"),
         pulled=make("barrier") if separate else NONE,
-        l1_total=make("barrier") if separate else NONE,
+        l1_total=make("barrier") if launched else NONE,
         claimed=make("inputs") if order.dynamic else NONE,
         go_l1=make("barrier") if separate else NONE,
-        go_l2=make("barrier") if separate else NONE,
+        go_l2=make("barrier") if launched else NONE,
         go_return=make("barrier") if separate else NONE,
     )
 

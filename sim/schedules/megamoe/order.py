@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import megamoe_rules as rules
+from .. import megamoe_rules_sm90 as rules_sm90
 from .blocks import Blocks
-from .kernel import Kernel
-from .shape import Alternating, ExpertWave, Interleaved, Lag, MegaMoe, Policy
+from .kernel import Kernel, split_of
+from .shape import Alternating, ExpertWave, Interleaved, Lag, MegaMoe, Policy, Split
 
 Ints = NDArray[np.int64]
 NEVER = 2**40
@@ -70,6 +71,8 @@ def order_of(kernel: Kernel, shape: MegaMoe, policy: Policy, release: rules.Rele
         wave = _wave_of_block(kernel, shape, policy, release, blocks)
         chosen = np.lexsort((n, block, l2, wave[block]))
         order = _static(kernel, tiles, chosen, len(chosen), policy.ring_m_blocks or 0)
+    elif isinstance(policy, Split):
+        order = _split(kernel, shape, policy, blocks, tiles)
     elif isinstance(policy, Lag) and _is_one_wave(kernel, shape, policy):
         order = _static(kernel, tiles, np.lexsort((block, n, blocks.expert[block], l2)), len(block), 0)
     elif isinstance(policy, Lag):
@@ -99,24 +102,31 @@ def _static(kernel: Kernel, tiles: Tiles, chosen: Ints, static_tiles: int, ring:
 def _wave_of_block(kernel: Kernel, shape: MegaMoe, policy: ExpertWave, release: rules.Release, blocks: Blocks) -> Ints:
     """Wave of each block; shared experts are a wave of their own, the first.
 
-    The size is that of the SM100 rule, June's where a later release has no waves; SM90 wave kernels are taken to use it too.
+    The size is that of the family's rule; on SM100 June's where a later release has no waves.
     """
     routed = max(1, shape.experts // shape.ranks)
     size = policy.experts_per_wave
-    if size is None:
-        size = rules.experts_per_wave(
-            "june" if release == "sept" else release,
-            kernel.block_m,
-            tokens=shape.tokens,
-            k=shape.topk,
-            local_experts=routed,
-            intermediate=shape.intermediate,
-            sms=kernel.sms,
-            block_n=kernel.block_n,
-        )
+    sizes = {"tokens": shape.tokens, "k": shape.topk, "local_experts": routed, "intermediate": shape.intermediate}
+    if size is None and kernel.family == "sm90":
+        size = rules_sm90.sm90_experts_per_wave(**sizes, sms=kernel.sms, block_n=kernel.block_n, block_m=kernel.block_m)
+    elif size is None:
+        sm100 = "june" if release == "sept" else release
+        size = rules.experts_per_wave(sm100, kernel.block_m, **sizes, sms=kernel.sms, block_n=kernel.block_n)
     if size < 1:
         raise InputError("must be at least 1", field="experts_per_wave", value=size)
     return np.where(blocks.is_shared, -1, (blocks.expert - shape.shared_experts) // size)
+
+
+def _split(kernel: Kernel, shape: MegaMoe, policy: Split, blocks: Blocks, tiles: Tiles) -> Order:
+    """All L1 tiles, then all L2 tiles, expert by expert; inside an expert by m-block, or by n-block where n-major."""
+    rule = split_of(shape, kernel.sms, kernel.block_n)
+    l1_n_major = rule.l1_n_major if policy.l1_n_major is None else policy.l1_n_major
+    l2_n_major = rule.l2_n_major if policy.l2_n_major is None else policy.l2_n_major
+    l2, block, n = tiles
+    n_major = np.where(l2, l2_n_major, l1_n_major)
+    outer, inner = np.where(n_major, n, block), np.where(n_major, block, n)
+    chosen = np.lexsort((inner, outer, blocks.expert[block], l2))
+    return _static(kernel, tiles, chosen, len(chosen), 0)
 
 
 def _is_one_wave(kernel: Kernel, shape: MegaMoe, policy: Lag) -> bool:

@@ -19,16 +19,22 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Returns:
-    """Destinations row, bytes and issue time of every step, [blocks, steps]; `visible` + gpu counts arrivals at each GPU.
+    """Destinations row, bytes and issue time of every step, [blocks, steps].
 
-    `sent` is how many arrivals one pass over all blocks causes at each GPU, [gpus].
+    `visible` + gpu counts arrivals at each GPU, [blocks], -1 where all stays on the GPU; `sent` is how many arrivals one
+    pass over a block causes at each GPU, [blocks, gpus].
     """
 
     row: Ints
     bytes: Ints
     issue_ps: Ints
-    visible: int
+    visible: Ints
     sent: Ints
+
+    @property
+    def stride(self) -> int:
+        """Of a STORE that counts its arrivals."""
+        return int((self.visible != NONE).all())
 
 
 def returns_of(
@@ -37,7 +43,7 @@ def returns_of(
     kernel: Kernel,
     shape: MegaMoe,
     blocks: Blocks,
-    visible: int,
+    visible: Ints,
     elements: int,
     local: bool = False,
 ) -> Returns:
@@ -50,7 +56,7 @@ def returns_of(
     if local:
         kept = np.zeros_like(counts)
         kept[:, :, blocks.gpu] = counts.sum(axis=2)
-        counts, visible = kept, NONE
+        counts, visible = kept, np.full_like(visible, NONE)
     n_blocks, steps, n_gpus = counts.shape
     turn = (blocks.rank + 1 + np.arange(steps)[:, None] + np.arange(n_gpus)) % n_gpus  # [steps, gpus]
     turned = np.take_along_axis(counts, np.broadcast_to(turn, counts.shape), axis=2)
@@ -64,4 +70,4 @@ def returns_of(
     burst = np.asarray(machine.issue_time_ps(whole))
     ends = burst * until // np.maximum(1, whole)
     issue = np.diff(ends, axis=1, prepend=0)
-    return Returns(row, size, issue, visible, (counts > 0).sum(axis=(0, 1)))
+    return Returns(row, size, issue, visible, (counts > 0).sum(axis=1))

@@ -125,7 +125,8 @@ class ExpertWave:
 class Lag:
     """L2 units follow L1 units at a distance of `lag` units of up to `unit` m-blocks, `group` units at a time; the tail of
     L2 units is handed out by tickets. SM90. `ring_m_blocks` 0: no ring. Without a `lag`, calls that the public kernel runs
-    as one wave of all experts are run so.
+    as one wave of all experts are run so. `publish_rows` is how many pulled rows a dispatch warp publishes with one
+    release; with `early_combine` an SM that has no tiles left combines tokens whose experts are all done.
     """
 
     lag: int | None = None
@@ -133,6 +134,22 @@ class Lag:
     unit: int = 8
     ring_m_blocks: int | None = None
     readiness: Readiness = "block"
+    publish_rows: int | None = None
+    early_combine: bool | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """Two launches: counts, pull and L1; then L2, the return and the combine. SM90. The first three: see `SplitSchedule`.
+
+    Between the launches lies `launch_gap_ps`, the machine's `kernel_gap` if not given; 0 for the sum of both kernels' times,
+    which profilers report.
+    """
+
+    l1_n_major: bool | None = None
+    l2_n_major: bool | None = None
+    l1_block_n: int | None = None
+    launch_gap_ps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -159,11 +176,12 @@ class Interleaved:
     readiness: Readiness = "block"
 
 
-Policy = Unfused | ExpertWave | Lag | Alternating | Interleaved
+Policy = Unfused | ExpertWave | Split | Lag | Alternating | Interleaved
 
 POLICIES: dict[str, type[Policy]] = {
     "unfused": Unfused,
     "expert_wave": ExpertWave,
+    "split": Split,
     "lag": Lag,
     "alternating": Alternating,
     "interleaved": Interleaved,

@@ -1,6 +1,7 @@
 """The tile tasks of one rank: main loops, epilogues, and their order in queues.
 
     sm100, one task = two CTA tiles of an m-block             sm90, one task = one CTA tile, or two that share weights
+    (portable: one CTA tile, one epilogue)
 
     mma         wait inputs, take both buffers, compute, full  math   wait inputs, compute, epilogue, publish or store
     epilogue x2 wait full, compute and store step by step,
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from ... import tile_cost
 from ...program import ACQUIRE, COMPUTE, RELEASE, SIGNAL, STORE, UNTIL_EXHAUSTED, WAIT
 from ...program_builder import ProgramBuilder, Seat
+from ...routing import stable_order
 from .blocks import Blocks
 from .emit import Op, op_rows
 from .kernel import Kernel
@@ -47,6 +49,8 @@ class Rank:
     links: Links
     returns: Returns
     start_ps: int = 0
+    launch_gap_ps: int = 0
+    left: Ints | None = None  # counter of each SM to bump when it has no tiles left, [sms]
 
 
 def main_loops_ps(rank: Rank) -> Ints:
@@ -61,14 +65,18 @@ def main_loops_ps(rank: Rank) -> Ints:
         feed, full = (kernel.feed_bytes(shape, tiles.l2, r, alone) for r in (rows, np.full_like(rows, kernel.block_m)))
         given = np.where(tiles.l2, shape.l2_main_loop_ps, shape.l1_main_loop_ps)
         return np.ceil(given * (feed / full)).astype(np.int64)
-    pairs = np.stack([tiles.l2, blocks.expert[tiles.block], tiles.n]).reshape(3, -1, kernel.cluster)
-    same_weights = (pairs == pairs[..., :1]).all(axis=(0, 2)) & (kernel.cluster > 1)
-    shares = np.repeat(same_weights, kernel.cluster)
     hits = weight_hits(kernel, shape, rank.costs, tiles, blocks.expert[tiles.block], rows)
     hbm = tile_cost.hbm_us(rank.costs, kernel.weight_bytes(shape, tiles.l2), hits)
-    flops = 2.0 * kernel.computed_rows(rows) * kernel.block_n * kernel.depth(shape, tiles.l2)
-    feed = kernel.feed_bytes(shape, tiles.l2, rows, shares)
+    flops = 2.0 * kernel.computed_rows(rows) * kernel.columns(tiles.l2) * kernel.depth(shape, tiles.l2)
+    feed = kernel.feed_bytes(shape, tiles.l2, rows, shares_weights(rank))
     return tile_cost.main_loop_ps(rank.costs, flops, feed, hbm)
+
+
+def shares_weights(rank: Rank) -> NDArray[np.bool_]:
+    """Whether all tiles of a cluster's task have the same weights, [tiles] in nominal order."""
+    tiles, cluster = rank.order.tiles, rank.kernel.cluster
+    pairs = np.stack([tiles.l2, rank.blocks.expert[tiles.block], tiles.n]).reshape(3, -1, cluster)
+    return np.repeat((pairs == pairs[..., :1]).all(axis=(0, 2)) & (cluster > 1), cluster)
 
 
 def weight_hits(
@@ -92,7 +100,7 @@ def add_tiles(builder: ProgramBuilder, rank: Rank) -> None:
         return
     by_task = (-1, kernel.cluster)
     l2 = order.l2.reshape(by_task)[:, 0]
-    seats = _sm100_runs if kernel.family == "sm100" else _sm90_runs
+    seats = _sm90_runs if kernel.family == "sm90" else _sm100_runs
     first_op, n_ops = seats(builder, rank, main_loops_ps(rank).reshape(by_task))
     runs = builder.runs(first_op.ravel(), n_ops.ravel())
     n_seats = first_op.shape[1]
@@ -126,23 +134,33 @@ def _guards(rank: Rank, block: Ints) -> list[tuple[Any, Any]]:
 def _add_groups(builder: ProgramBuilder, rank: Rank, tasks: Ints, l2: NDArray[np.bool_]) -> None:
     kernel, order, gpu = rank.kernel, rank.order, rank.blocks.gpu
     n_groups = min(kernel.groups, len(tasks))
+    plans: Any
     if order.dynamic:
         first, second = builder.queue(tasks[~l2]), builder.queue(tasks[l2])
         if order.warm_up:
             plan = builder.plan([(first, NONE, order.warm_up)], [second, first])
         else:
             plan = builder.plan(repeat=[(second, first, 1)])
-        plans: Any = np.full(n_groups, plan)
+        plans = np.full(n_groups, plan)
     else:
-        static, tail = tasks[: order.n_static], tasks[order.n_static :]
-        striped = [static[group::n_groups] for group in range(n_groups)]
-        queues = builder.queues(np.concatenate(striped), [len(mine) for mine in striped])
-        plans = builder.private_plans(queues, n_groups) + np.arange(n_groups)
-        if len(tail):
-            shared = builder.queue(tail)
-            plans = np.array([builder.plan([(queues + g, NONE, UNTIL_EXHAUSTED)], [shared]) for g in range(n_groups)])
+        position = np.arange(order.n_static)
+        if rank.links.l2_launched:  # the second launch begins with its first tile on the first SM
+            position -= np.where(l2[: order.n_static], np.count_nonzero(~l2), 0)
+        group = position % n_groups
+        queues = builder.queues(tasks[stable_order(group, n_groups)], np.bincount(group, minlength=n_groups))
+        tail = tasks[order.n_static :]
+        steps = [builder.queue(tail)] if len(tail) else []
+        ends = _leave(builder, rank, n_groups) if rank.left is not None else None
+        if steps or ends is not None:
+            until: list[tuple[int, int, int]] = [(queue, NONE, UNTIL_EXHAUSTED) for queue in steps]
+            plans = np.array([
+                builder.plan([(queues + g, NONE, UNTIL_EXHAUSTED), *until], [] if ends is None else [ends + g])
+                for g in range(n_groups)
+            ])  # fmt: skip
+        else:
+            plans = builder.private_plans(queues, n_groups) + np.arange(n_groups)
     sm = np.arange(n_groups) * kernel.cluster
-    if kernel.family == "sm100":
+    if kernel.family != "sm90":
         seats = [Seat("mma", sm, start_ps=rank.start_ps)] + [
             Seat("epilogue", sm + cta, start_ps=rank.start_ps) for cta in range(kernel.cluster)
         ]
@@ -153,13 +171,25 @@ def _add_groups(builder: ProgramBuilder, rank: Rank, tasks: Ints, l2: NDArray[np
     builder.groups(gpu=gpu, plan=plans, seats=seats, slots=slots)
 
 
+def _leave(builder: ProgramBuilder, rank: Rank, n_groups: int) -> int:
+    """A queue for each group with its last task: every CTA says that its SM has no tiles left."""
+    assert rank.left is not None
+    cluster = rank.kernel.cluster
+    ops = builder.ops(SIGNAL, counter=rank.left[: n_groups * cluster], count=1)
+    index = np.arange(n_groups)
+    runs = builder.runs(ops + np.arange(n_groups * cluster), 1)
+    tasks = builder.tasks(runs + index * cluster, cluster, phase="barrier") + index
+    return builder.queues(tasks, np.ones(n_groups, dtype=np.int64))
+
+
 # What a main loop waits for and signals, by block -------------------------------------------------------------------
 
 
 def _inputs(rank: Rank, l2: bool, block: Ints) -> list[Op]:
     links, kernel = rank.links, rank.kernel
-    if links.separate:
-        return [{"kind": WAIT, "counter": links.go_l2 if l2 else links.go_l1, "count": 1}]
+    launch = links.go_l2 if l2 else links.go_l1
+    if launch != NONE:
+        return [{"kind": WAIT, "counter": launch, "count": 1}]
     if not l2:
         return [{"kind": WAIT, "counter": links.arrived[block], "count": rank.blocks.rows[block]}]
     needed = tiles_of_part(kernel, links.parts)
@@ -185,7 +215,7 @@ def _main_loop(rank: Rank, l2: bool, block: Ints, duration: Ints) -> tuple[list[
 def _l1_epilogue(rank: Rank, block: Ints, part: Ints, free: list[Op]) -> list[Op]:
     """SwiGLU and requantisation; the accumulator is free before the last step is computed."""
     kernel, links, ring = rank.kernel, rank.links, rank.order.ring
-    whole = tile_cost.epilogue_ps(rank.costs, rank.blocks.rows[block] * kernel.block_n, "requantise")
+    whole = tile_cost.epilogue_ps(rank.costs, rank.blocks.rows[block] * kernel.columns(False), "requantise")
     last = whole // kernel.steps
     ops: list[Op] = []
     if links.l2_issued != NONE:
@@ -196,7 +226,7 @@ def _l1_epilogue(rank: Rank, block: Ints, part: Ints, free: list[Op]) -> list[Op
             "count": np.where(block >= ring, kernel.l2_n_blocks // _issuers(kernel), 0),
         })  # fmt: skip
     ops += [{"kind": COMPUTE, "duration_ps": whole - last}, *free, {"kind": COMPUTE, "duration_ps": last}]
-    done = links.l1_total if links.separate else links.l1_done[block, part]
+    done = links.l1_total if links.l2_launched else links.l1_done[block, part]
     ops.append({"kind": SIGNAL, "counter": done, "count": 1})
     if links.l1_freed != NONE:
         ops.append({"kind": SIGNAL, "counter": links.l1_freed + block, "count": 1})
@@ -223,8 +253,8 @@ def _l2_epilogue(rank: Rank, block: Ints, free: list[Op]) -> list[Op]:
             "target": returns.row[block, step],
             "bytes": returns.bytes[block, step],
             "duration_ps": returns.issue_ps[block, step],
-            "counter": returns.visible,
-            "stride": int(returns.visible != NONE),
+            "counter": returns.visible[block],
+            "stride": returns.stride,
         })  # fmt: skip
     return [*ops, {"kind": SIGNAL, "counter": rank.links.l2_done, "count": 1}]
 

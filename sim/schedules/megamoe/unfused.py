@@ -25,7 +25,7 @@ def add_return(builder: ProgramBuilder, rank: Rank, returns: Returns) -> None:
             "bytes": returns.bytes[:, step],
             "duration_ps": returns.issue_ps[:, step],
             "counter": returns.visible,
-            "stride": 1,
+            "stride": returns.stride,
         }
         for step in range(kernel.steps)
     ]

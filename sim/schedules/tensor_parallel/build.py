@@ -32,6 +32,7 @@ def build(machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Se
     how = policy.name if shape.ranks > 1 else "compute_only"
     builder = ProgramBuilder(shape.ranks)
     sms = machine.sms - (policy.reserved_sms if how == "reserved_sms" else 0)
+    sms = min(sms, shape.grid or sms)
     gemm = Gemm(machine, shape, policy, builder, sms, starts_by_rank(starts_ps, shape.ranks))
     data = Gather(gemm, policy, how) if shape.operation == "ag_gemm" else Reduce(gemm, policy, how)
     for rank in range(shape.ranks):

@@ -26,23 +26,27 @@ def add_collective(
     arrived: int,
     after: tuple[int, int] | None = None,
     before: int | None = None,
+    in_switch: bool = False,
 ) -> None:
     """A rank stores `share` bytes to every other, `rounds` times, each round when the one before has arrived.
 
     It starts when the counter of `after` has reached its count, or at once; at its end it signals `before`, one launch of
-    the GEMM later. `arrived` is the first of one counter a rank.
+    the GEMM later. `arrived` is the first of one counter a rank. With `in_switch` there is one round, in which each rank
+    multicasts its share: what the switch adds up before takes time, but no port.
     """
     builder, ranks = gemm.builder, gemm.shape.ranks
-    launch_ps, rate_kbs = serial_terms(gemm.machine, policy)
+    launch_ps, rate_kbs = serial_terms(gemm.machine, policy, in_switch)
     peers = [(rank + step) % ranks for step in range(1, ranks)]
     parts = -(-share * len(peers) // MOST_BYTES)
     sizes = [share // parts + (part < share % parts) for part in range(parts)]
+    bus_rounds, copies = (rounds, 1) if in_switch else (1, len(peers))
+    rounds = 1 if in_switch else rounds
     stores: list[dict[str, Any]] = [
         {
             "kind": STORE,
-            "target": builder.destination(dict.fromkeys(peers, size)),
-            "bytes": size * len(peers),
-            "duration_ps": -(-size * len(peers) * 10**9 // rate_kbs),
+            "target": builder.destination(dict.fromkeys(peers, size), in_switch and size > 0),
+            "bytes": size * copies,
+            "duration_ps": -(-size * len(peers) * bus_rounds * 10**9 // rate_kbs),
             "counter": arrived,
             "stride": 1,
         }
@@ -54,24 +58,31 @@ def add_collective(
         exchange += [*stores, {"kind": WAIT, "counter": arrived + rank, "count": turn * parts * len(peers)}]
     if before is not None:
         exchange += [{"kind": COMPUTE, "duration_ps": gemm.launch_ps}, {"kind": SIGNAL, "counter": before, "count": 1}]
-    launch = [*waits, {"kind": COMPUTE, "duration_ps": launch_ps}]
-    tasks = [
-        builder.tasks(builder.op_list(ops), 1, phase=phase)
-        for phase, ops in (("launch", launch), ("collective", exchange))
-    ]
+    launch = [{"kind": COMPUTE, "duration_ps": launch_ps}]
+    phases = [("join", waits)] if waits else []
+    phases += [("launch", launch), ("collective", exchange)]
+    tasks = [builder.tasks(builder.op_list(ops), 1, phase=phase) for phase, ops in phases]
     builder.groups(
         gpu=rank, plan=builder.plan(repeat=[builder.queue(tasks)]), seats=[Seat("comm", start_ps=gemm.starts_ps[rank])]
     )
 
 
-def serial_terms(machine: Machine, policy: Policy) -> tuple[int, int]:
+def serial_terms(machine: Machine, policy: Policy, in_switch: bool = False) -> tuple[int, int]:
     """Launch (ps) and rate (kB/s): the policy's, or the machine's. Raises `InputError` if neither is given."""
-    wiring = machine.interconnect
-    terms = []
-    for given, field in ((policy.launch_ps, "collective_launch"), (policy.collective_kbs, "ring_rate")):
-        known = getattr(wiring, field)
-        if given is None and known is None:
-            reason = f"is not given for {machine.name}, and the policy does not say it"
-            raise InputError(reason, field=f"interconnect.{field}", allowed="a value with its source")
-        terms.append(known.value if given is None else given)
-    return terms[0], terms[1]
+    rate = "all_reduce_rate" if in_switch else "ring_rate"
+    terms = ((policy.launch_ps, "collective_launch"), (policy.collective_kbs, rate))
+    launch, kbs = (_number(machine, field) if given is None else given for given, field in terms)
+    return launch, kbs
+
+
+def all_reduce_kbs(machine: Machine) -> int:
+    """Bus bandwidth of an AllReduce that the switch adds up. Raises `InputError` for a machine without."""
+    return _number(machine, "all_reduce_rate")
+
+
+def _number(machine: Machine, field: str) -> int:
+    known = getattr(machine.interconnect, field)
+    if known is None:
+        reason = f"is not given for {machine.name}, and the policy does not say it"
+        raise InputError(reason, field=f"interconnect.{field}", allowed="a value with its source")
+    return int(known.value)

@@ -1,7 +1,7 @@
 """AllGather + GEMM: the rows of the input arrive block by block, and tiles wait for theirs.
 
 Counters: one for each rank and block of rows, bumped when the block has arrived there (`inputs`). A rank's own rows need
-none.
+none. With `multicast` a block leaves its rank once and the switch copies it; otherwise each peer is sent its own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Gather:
         self.shape: TensorParallel = gemm.shape
         self.builder: ProgramBuilder = gemm.builder
         self.ranks = self.shape.ranks
+        self.multicast = self.shape.algorithm == "multicast"
         first_of_block = np.unique(gemm.tiles.m_block, return_index=True)[1]
         self.rows: Ints = gemm.tiles.rows[first_of_block]
         self.per_rank = len(self.rows) // self.ranks  # blocks of one rank's rows
@@ -55,18 +56,9 @@ class Gather:
         self.gemm.add_groups(rank, store, order, guards=[(gathered, 1)], start_ps=0)
 
     def _add_senders(self, rank: int) -> None:
-        """The rank's rows to one peer after the other, by a copy engine or by the reserved SMs.
-
-        In step s rank r serves rank r - s, so every rank receives from one at a time, in the order in which it wants rows.
-        """
+        """The rank's rows to its peers, by a copy engine or by the reserved SMs."""
         builder, machine = self.builder, self.gemm.machine
-        block = rank * self.per_rank + np.tile(np.arange(self.per_rank), self.ranks - 1)
-        peer = (rank - 1 - np.repeat(np.arange(self.ranks - 1), self.per_rank)) % self.ranks
-        size = self.rows[block] * self.shape.k * ELEMENT_BYTES
-        pairs, which = np.unique(np.stack([peer, size]), axis=1, return_inverse=True)
-        first_row = builder.destinations_flat(pairs[0], pairs[1], np.ones(pairs.shape[1], dtype=int))
-        rows = first_row + np.asarray(which).ravel()
-        store: dict[str, Any] = self.gemm.store(rows, size, self.arrived + peer * len(self.rows) + block)
+        block, size, store = self._once_for_all(rank) if self.multicast else self._to_one_after_the_other(rank)
         sm = self.gemm.sms + np.arange(max(1, self.policy.reserved_sms))
         if self.how != "reserved_sms":  # the copy engine is no SM: it issues as fast as the network drains
             store["duration_ps"] = -(-size * 10**9 // machine.drain_kbs("peer", self.ranks))
@@ -77,3 +69,25 @@ class Gather:
         builder.groups(
             gpu=np.full(len(sm), rank), plan=plan, seats=[Seat(role, sm=sm, start_ps=self.gemm.start_ps(rank))]
         )
+
+    def _to_one_after_the_other(self, rank: int) -> tuple[Ints, Ints, dict[str, Any]]:
+        """Block, bytes and stores of a rank's rows for each peer.
+
+        In step s rank r serves rank r - s, so every rank receives from one at a time, in the order in which it wants rows.
+        """
+        block = rank * self.per_rank + np.tile(np.arange(self.per_rank), self.ranks - 1)
+        peer = (rank - 1 - np.repeat(np.arange(self.ranks - 1), self.per_rank)) % self.ranks
+        size = self.rows[block] * self.shape.k * ELEMENT_BYTES
+        pairs, which = np.unique(np.stack([peer, size]), axis=1, return_inverse=True)
+        first_row = self.builder.destinations_flat(pairs[0], pairs[1], np.ones(pairs.shape[1], dtype=int))
+        rows = first_row + np.asarray(which).ravel()
+        return block, size, self.gemm.store(rows, size, self.arrived + peer * len(self.rows) + block)
+
+    def _once_for_all(self, rank: int) -> tuple[Ints, Ints, dict[str, Any]]:
+        """Block, bytes and stores of a rank's rows, which the switch copies to all peers."""
+        block = rank * self.per_rank + np.arange(self.per_rank)
+        size = self.rows[block] * self.shape.k * ELEMENT_BYTES
+        peers = [(rank + step) % self.ranks for step in range(1, self.ranks)]
+        sizes, which = np.unique(size, return_inverse=True)
+        rows = np.array([self.builder.destination(dict.fromkeys(peers, int(one)), replicate=True) for one in sizes])
+        return block, size, self.gemm.store(rows[which], size, self.arrived + block, len(self.rows))

@@ -12,8 +12,9 @@
 Sources: https://github.com/HazyResearch/ThunderKittens, kernels/parallel (GEMM + ReduceScatter on H100: tiles of 128 x 256,
 k in steps of 64, four stages, one warp that stores).
 
-A main loop is bound by the MMA or by HBM, which reads each operand once in the course of the kernel; what L2 costs is
-inside the MMA efficiency. Each tile computes all its rows and columns, valid or not.
+A main loop is bound by the MMA, by the port through which an SM takes its operands in (valid rows and columns only; the two
+CTAs of an SM100 tile of 256 x 256 share its columns), or by HBM, which reads each operand once in the course of the kernel.
+What L2 costs beyond that is inside the MMA efficiency. Each tile computes all its rows and columns, valid or not.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ Ints = NDArray[np.int64]
 
 RESUME_STEPS = 3
 """Steps of k that fit into the stages which the output of the tile before does not cover."""
+
+PAIRED_COLUMNS = 256
+"""From this width of a tile on two CTAs of SM100 work on it together."""
 
 BUFFER, FULL, READY, ACCUMULATOR = range(4)
 """Slots of a group: output buffers, full accumulators, tiles ready to be stored, free accumulators."""
@@ -85,16 +89,25 @@ class TileTime:
     resume: int
 
     @classmethod
-    def of(cls, machine: Machine, shape: TensorParallel) -> TileTime:
+    def of(cls, machine: Machine, shape: TensorParallel, sms: int | None = None) -> TileTime:
+        """On `sms` of the machine's SMs, by default as many as the shape takes."""
         costs = TileCosts.of(machine, "bf16")
         flops = np.array([2.0 * shape.block_m * shape.block_n * shape.local_k])
-        waves = -(-len(tiles(shape)) // machine.sms)
+        waves = -(-len(tiles(shape)) // (sms or min(machine.sms, shape.grid or machine.sms)))
         operands = (shape.m + shape.local_n) * shape.local_k * ELEMENT_BYTES
-        hbm_us = np.array([operands / waves / costs.hbm_bytes_per_us])
-        main = int(main_loop_ps(costs, flops, np.zeros(1), hbm_us)[0])
+        hbm_us = operands / waves / costs.hbm_bytes_per_us
+        port_us = _operand_bytes(machine, shape) / (needed(machine, "sm_port") / 1e3)
+        main = int(main_loop_ps(costs, flops, np.zeros(1), np.array([max(hbm_us, port_us)]))[0])
         steps = -(-shape.local_k // shape.block_k)
         epilogue = int(epilogue_ps(costs, shape.block_m * shape.block_n, "scatter"))
         return cls(main, epilogue, main * min(steps, RESUME_STEPS) // steps)
+
+
+def _operand_bytes(machine: Machine, shape: TensorParallel) -> int:
+    """What one SM takes in for one tile."""
+    pair = 2 if needed(machine, "kernels") == "sm100" and shape.block_n >= PAIRED_COLUMNS else 1
+    rows, columns = min(shape.block_m, shape.m), min(shape.block_n, shape.local_n)
+    return (rows + columns // pair) * shape.local_k * ELEMENT_BYTES
 
 
 class Gemm:
@@ -111,7 +124,7 @@ class Gemm:
     ) -> None:
         self.machine, self.shape, self.policy, self.builder, self.sms = machine, shape, policy, builder, sms
         self.tiles = tiles(shape)
-        self.time = TileTime.of(machine, shape)
+        self.time = TileTime.of(machine, shape, sms)
         self.launch_ps: int = needed(machine, "kernel_launch")
         self.starts_ps = starts_ps
         self.aliased = needed(machine, "kernels") == "sm90" and not policy.alone.own_staging

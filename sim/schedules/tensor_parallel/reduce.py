@@ -1,8 +1,12 @@
 """GEMM + ReduceScatter and GEMM + AllReduce: what happens to the tiles of a partial result.
 
 Counters: `arrived`, one a rank, counts what reaches it for good; `ready`, one a tile and rank, says that a tile lies in the
-rank's own memory (policies that copy it later); `summed`, one a tile (one a tile and rank for one_shot), counts the
-contributions at whoever adds them up.
+rank's own memory (policies that copy it later); `summed`, one a tile (one a tile and rank for one_shot and in_switch),
+counts the contributions at whoever adds them up; `left`, one a rank for in_switch, counts the lanes that have finished.
+
+in_switch follows the public CuTe DSL kernel: a tile is announced when it lies in memory, by a release; a lane of each SM
+then takes sums from the switch; and no lane ends before those of all ranks have released what they stored.
+https://github.com/NVIDIA/cutlass, examples/python/CuTeDSL/cute/blackwell/kernel/distributed
 """
 
 from __future__ import annotations
@@ -12,13 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from ...program import COMPUTE, NO_QUEUE, REDUCE, UNTIL_EXHAUSTED
+from ...program import COMPUTE, NO_QUEUE, REDUCE, UNTIL_EXHAUSTED, WAIT
 from ...program_builder import ProgramBuilder, Seat
 from ...tile_cost import needed
 from ..op_variants import OpVariants, op_variants, runs_by_seat
-from .collective import add_collective
-from .gemm import Gemm, Ints
+from .collective import add_collective, all_reduce_kbs
+from .gemm import BUFFER, READY, Gemm, Ints, give, take
 from .shape import ELEMENT_BYTES, Policy, TensorParallel
+
+FLAG_BYTES = 32
+ADDING_THREADS, LOAD_BYTES = 128, 16
+"""Of a one-shot AllReduce: the four warps that can read accumulators add up what arrives, 16 bytes a load."""
 
 
 class Reduce:
@@ -32,6 +40,11 @@ class Reduce:
         self.arrived = self.builder.counters(home=np.arange(self.ranks), cause="peer")
         self.summed = self.contributions = np.zeros(0, dtype=np.int64)
         self.stores: list[dict[str, Any]] = []
+        self.in_switch = how not in ("compute_only", "serial") and self.shape.algorithm == "in_switch"
+        if self.in_switch:
+            self.how = "reserved_sms" if how == "reserved_sms" else "fused"
+            self._announce()
+            return
         if how not in ("compute_only", "serial"):
             self._contribute()
         if how in ("fused", "reshaped"):
@@ -44,13 +57,16 @@ class Reduce:
         gemm, order = self.gemm, self.gemm.order(rank)
         if self.how == "compute_only":
             gemm.add_groups(rank, gemm.local_store(rank), order)
+        elif self.in_switch:
+            gemm.add_groups(rank, self._local_store_with_flag(rank), order)
+            self._add_comm_groups(rank, None)
         elif self.how == "serial":
             done = self.builder.counters(home=rank, cause="inputs")
             gemm.add_groups(rank, gemm.local_store(rank, done), order)
             rounds = 2 if self.shape.operation == "gemm_ar" else 1
             share = self.shape.m * self.shape.n * ELEMENT_BYTES // self.ranks
-            after = (done, len(self.tiles))
-            add_collective(gemm, self.policy, rank, share, rounds, self.arrived, after=after)
+            after, switch = (done, len(self.tiles)), self.shape.algorithm == "in_switch"
+            add_collective(gemm, self.policy, rank, share, rounds, self.arrived, after=after, in_switch=switch)
         elif self.how == "reserved_sms":
             home = np.full(len(self.tiles), rank)
             ready = self.builder.counters(home=home, cause="inputs") + np.arange(len(self.tiles))
@@ -80,6 +96,36 @@ class Reduce:
             targets, flags = self._to_tile_owners(size), REDUCE
         self.stores = [self.gemm.store(targets[:, i], size[:, i], summed, stride, flags) for i in range(pieces)]
         self.summed, self.contributions = summed, self.ranks * (size > 0).sum(axis=1)
+
+    def _announce(self) -> None:
+        """in_switch: a tile stays where it is, and a flag tells every rank that it is there."""
+        tile, home = np.arange(len(self.tiles)), np.repeat(np.arange(self.ranks), len(self.tiles))
+        self.summed = self.builder.counters(home=home, cause="peer") + tile
+        self.contributions = np.full(len(tile), self.ranks)
+        flag = self._rows(np.full(1, FLAG_BYTES), np.arange(self.ranks), replicate=True)[0]
+        target, size = np.full(len(tile), flag), np.full(len(tile), FLAG_BYTES)
+        self.left = self.builder.counters(home=np.arange(self.ranks), cause="barrier")
+        self.stores = [self.gemm.store(target, size, self.summed, len(tile))]
+        self.leave = self.gemm.store(flag, FLAG_BYTES, self.left, 1)
+        self.release = {"kind": COMPUTE, "duration_ps": self.gemm.machine.interconnect.release.value}
+
+    def _local_store_with_flag(self, rank: int) -> OpVariants:
+        sizes, which = np.unique(self.tiles.bytes, return_inverse=True)
+        rows = np.array([self.builder.destination({rank: int(size)}) for size in sizes])
+        local = self.gemm.store(rows[which], self.tiles.bytes)
+        ops = [take(READY), local, self.release, *self.stores, give(BUFFER)]
+        return op_variants(self.builder, len(self.tiles), ops)
+
+    def _leave_together(self, rank: int) -> Ints:
+        """A task for each lane of a rank: it releases what it stored, and waits until every lane of every rank has."""
+        lanes = self._comm_lanes()
+        wait = {"kind": WAIT, "counter": self.left + rank, "count": self.ranks * lanes}
+        ops = self.builder.op_list([self.release, self.leave, wait])
+        runs = np.broadcast_to(ops, lanes)
+        return self.builder.tasks(runs, 1, phase="leave") + np.arange(lanes)
+
+    def _comm_lanes(self) -> int:
+        return self.policy.reserved_sms if self.how == "reserved_sms" else self.gemm.sms
 
     def _bands(self, pieces: int) -> Ints:
         height = -(-self.shape.block_m // pieces)
@@ -129,13 +175,43 @@ class Reduce:
         seat = Seat("comm", sm=sm, start_ps=self.gemm.start_ps(rank))
         self.builder.groups(gpu=np.full(len(sm), rank), plan=plan, seats=[seat])
 
+    def _read_ps(self, size: Ints) -> Ints:
+        """Reading `size` bytes of P copies by the warps of one epilogue: their loads in flight by the latency of memory.
+
+        No faster than an SM's share of HBM. Each thread has one load of 16 bytes from every copy in flight.
+        """
+        machine = self.gemm.machine
+        in_flight = ADDING_THREADS * self.ranks * LOAD_BYTES
+        ps_per_byte = needed(machine, "epilogue_floor") / in_flight  # the floor is one latency of memory
+        share = 1e9 * machine.sms / needed(machine, "hbm_rate")
+        return np.asarray(np.ceil(size * max(ps_per_byte, share)), dtype=np.int64)
+
+    def _from_switch(self, rank: int) -> OpVariants:
+        """A rank's P-th of each tile's sum, fetched from the switch and multicast, at its lane's part of the rate.
+
+        A lane goes through the whole tile, valid or not, and waits for the switch once.
+        """
+        machine, size, shape = self.gemm.machine, self.tiles.bytes, self.shape
+        whole = shape.block_m * shape.block_n * ELEMENT_BYTES
+        share = size // self.ranks + (rank < size % self.ranks)
+        lanes = self._comm_lanes()
+        rate_kbs = all_reduce_kbs(machine) * self.ranks // (2 * (self.ranks - 1))
+        pace = 2 * machine.interconnect.latency.value - (-whole * lanes * 10**9 // rate_kbs)
+        others = (rank + 1 + np.arange(self.ranks - 1)) % self.ranks
+        store = self.gemm.store(self._rows(share, others, replicate=True), share, self.arrived, 1)
+        store["duration_ps"] = np.maximum(store["duration_ps"], pace)
+        return op_variants(self.builder, len(self.tiles), [store])
+
     def _finish_tasks(self, rank: int) -> Ints:
         """What a rank does with complete sums: store them to the others, or (one_shot) add up what has arrived."""
+        if self.in_switch:
+            guard = (self.summed + len(self.tiles) * rank, self.contributions)
+            sums = self._tasks(self._from_switch(rank), self.gemm.order(rank), guard, "broadcast")
+            return np.concatenate([sums, self._leave_together(rank)])
         tile, size = np.arange(len(self.tiles)), self.tiles.bytes
         order = self.gemm.order(rank)
         if self.shape.algorithm == "one_shot":
-            read = self.ranks * size * 1e9 * self.gemm.machine.sms / needed(self.gemm.machine, "hbm_rate")
-            work = {"kind": COMPUTE, "duration_ps": np.ceil(read).astype(np.int64)}
+            work = {"kind": COMPUTE, "duration_ps": self._read_ps(self.ranks * size)}
             add = op_variants(self.builder, len(tile), [work])
             guard = (self.summed + len(tile) * rank, self.contributions)
             return self._tasks(add, order, guard, "add")

@@ -9,7 +9,7 @@ from ...errors import InputError
 from ..policy import check_policy
 
 Operation = Literal["gemm_rs", "ag_gemm", "gemm_ar"]
-Algorithm = Literal["two_shot", "multicast", "one_shot"]
+Algorithm = Literal["two_shot", "multicast", "in_switch", "one_shot"]
 PolicyName = Literal["compute_only", "serial", "fused", "reserved_sms", "reshaped"]
 
 ELEMENT_BYTES = 2
@@ -20,13 +20,18 @@ class TensorParallel:
     """A GEMM of m rows, n columns and a reduction over k, all counted over `ranks` GPUs. 16-bit elements.
 
     gemm_rs   each rank has k / ranks and a partial result of all rows; rows are added up at their owner (ReduceScatter)
-    ag_gemm   each rank has m / ranks rows of the input, and n / ranks columns of the weights; rows are gathered (AllGather)
+    ag_gemm   each rank has m / ranks rows of the input, and n / ranks columns of the weights; rows are gathered (AllGather),
+              by stores for each peer, or with `multicast` by one that the switch copies to all
     gemm_ar   as gemm_rs, but every rank gets the whole sum (AllReduce), by `algorithm`:
               two_shot   added up at the tile's owner, which stores it to every other rank
               multicast  the same, but the owner's store is replicated by the switch
+              in_switch  the switch adds up too (multimem.ld_reduce): each rank takes a P-th of the sum of every tile from
+                         it and multicasts that. Copies on their way into the switch take no port here: a lane moves its
+                         share at what the machine's `all_reduce_rate` leaves to each of the lanes
               one_shot   every rank multicasts its partial result, and each adds up all of them (Lamport)
 
-    Tiles are block_m x block_n in steps of block_k. Raises `InputError` unless the ranks divide what is shared out.
+    Tiles are block_m x block_n in steps of block_k, on at most `grid` SMs (all if left out). Raises `InputError` unless the
+    ranks divide what is shared out.
     """
 
     operation: Operation
@@ -38,6 +43,7 @@ class TensorParallel:
     block_m: int = 128
     block_n: int = 256
     block_k: int = 64
+    grid: int | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("operation", get_args(Operation)), ("algorithm", get_args(Algorithm))):
@@ -46,6 +52,8 @@ class TensorParallel:
         for name in ("m", "n", "k", "ranks", "block_m", "block_n", "block_k"):
             if getattr(self, name) < 1:
                 raise InputError("must be at least 1", field=name, value=getattr(self, name))
+        if self.grid is not None and self.grid < 1:
+            raise InputError("must be at least 1", field="grid", value=self.grid)
         shared = {"gemm_rs": ("m", "k"), "ag_gemm": ("m", "n"), "gemm_ar": ("k",)}[self.operation]
         for name in shared:
             if getattr(self, name) % self.ranks:
@@ -76,25 +84,35 @@ class TensorParallel:
     def bytes_sent(self) -> int:
         """Bytes that leave one rank.
 
-        gemm_rs (P-1)/P m n 2, ag_gemm (P-1)/P m k 2; gemm_ar on average over the ranks, as whole tiles have one owner:
-        two_shot 2 (P-1)/P m n 2, multicast and one_shot m n 2: a multicast leaves once.
+        gemm_rs (P-1)/P m n 2; ag_gemm (P-1)/P m k 2, or m k 2 / P with multicast, which leaves once; gemm_ar on average over
+        the ranks, as whole tiles have one owner: two_shot 2 (P-1)/P m n 2, multicast and one_shot m n 2, in_switch the
+        m n 2 / P of its sums.
         """
         p, output = self.ranks, self.m * self.n * ELEMENT_BYTES
         if p == 1:
             return 0
         if self.operation == "ag_gemm":
-            return (p - 1) * self.local_m * self.k * ELEMENT_BYTES
+            copies = 1 if self.algorithm == "multicast" else p - 1
+            return copies * self.local_m * self.k * ELEMENT_BYTES
         if self.operation == "gemm_rs":
             return (p - 1) * self.local_m * self.n * ELEMENT_BYTES
+        if self.algorithm == "in_switch":
+            return output // p
         return 2 * (p - 1) * output // p if self.algorithm == "two_shot" else output
 
     @property
     def bytes_received(self) -> int:
-        """Bytes that reach one rank, on average: as sent, but (P-1) m n 2 for one_shot and 2 (P-1)/P m n 2 for multicast."""
+        """Bytes that reach one rank, on average.
+
+        As sent without multicast; (P-1) m n 2 for one_shot, 2 (P-1)/P m n 2 for multicast and (P-1)/P m n 2 for in_switch.
+        """
         p, output = self.ranks, self.m * self.n * ELEMENT_BYTES
-        if self.operation != "gemm_ar":
+        if self.operation == "ag_gemm":
+            return (p - 1) * self.local_m * self.k * ELEMENT_BYTES
+        if self.operation == "gemm_rs" or p == 1:
             return self.bytes_sent
-        return (p - 1) * output if self.algorithm == "one_shot" else 2 * (p - 1) * output // p
+        copies = {"one_shot": (p - 1) * p, "in_switch": p - 1}.get(self.algorithm, 2 * (p - 1))
+        return copies * output // p
 
 
 @dataclass(frozen=True)
@@ -111,7 +129,8 @@ class Policy:
 
     `own_staging` gives the output a buffer of its own in any policy, where it lies over inputs otherwise (SM90).
 
-    `launch_ps` and `collective_kbs` of `serial` are the machine's `collective_launch` and `ring_rate` if left out.
+    `launch_ps` and `collective_kbs` of `serial` are the machine's `collective_launch` and `ring_rate` if left out
+    (`all_reduce_rate` for in_switch).
     """
 
     name: PolicyName = "fused"

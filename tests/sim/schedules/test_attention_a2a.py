@@ -250,6 +250,24 @@ def test_a_rank_that_starts_late_ends_late_and_its_peers_only_where_they_wait_fo
         assert (ends[0] > even.lanes_end_ps + 40e6) == wait
 
 
+def test_fp8_halves_what_goes_in_and_keeps_what_comes_out():
+    wide, narrow = (Attention(4096, 8, ranks=4, inputs=inputs) for inputs in ("bf16", "fp8"))
+    assert narrow.qkv_bytes_sent == wide.qkv_bytes_sent / 2
+    assert narrow.output_bytes_sent == wide.output_bytes_sent
+    assert (narrow.tile("fa3").block_n, wide.tile("fa3").block_n) == (224, 176)
+    assert (
+        run(H100, narrow, Policy("serial"), trace="off").outcome.ports["bytes"][:4].tolist()
+        == [narrow.output_bytes_sent] * 4
+    )
+
+
+def test_a_collective_of_its_own_joins_launches_and_sends_as_tasks_of_their_own():
+    """So that a span named launch is the launch alone, not the wait for attention before it."""
+    spans = run(H100, Attention(1024, 8, ranks=4), POLICIES["serial"]).spans().groupby("phase").span_us.max()
+    assert spans["launch"] == pytest.approx(H100.interconnect.collective_launch.value / 1e6)
+    assert spans["join"] > spans["launch"]
+
+
 # --- refusals
 
 
@@ -260,6 +278,7 @@ def test_a_rank_that_starts_late_ends_late_and_its_peers_only_where_they_wait_fo
         ({"tokens": 1001}, "tokens = 1001.*a multiple of 4 ranks"),
         ({"kv_heads": 3}, "kv_heads = 3.*a divisor of 8 heads"),
         ({"batch": 0}, "batch = 0: must be at least 1"),
+        ({"inputs": "fp4"}, r"inputs = 'fp4': is unknown \(allowed: bf16, fp8\)"),
     ],
 )
 def test_shapes_that_cannot_be_shared_out_are_refused(change, said):
@@ -289,5 +308,7 @@ def test_policies_that_mean_nothing_are_refused():
         Policy("reserved_sms")
     with pytest.raises(InputError, match="family = 'fa2': is unknown"):
         tile_of("fa2", 128, 128, causal=False, tokens=1024)
+    with pytest.raises(InputError, match="inputs = 'fp8': has no fa4 kernel here"):
+        tile_of("fa4", 128, 128, causal=False, tokens=1024, inputs="fp8")
     with pytest.raises(InputError, match=r"head_dim = 512.*has no fa3 kernel"):
         tile_of("fa3", 512, 512, causal=False, tokens=1024)

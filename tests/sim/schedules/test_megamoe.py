@@ -25,6 +25,7 @@ from xstage.sim.schedules.megamoe import (
     Lag,
     MegaMoe,
     Policy,
+    Split,
     Unfused,
     build,
     hits_as_run_pct,
@@ -33,8 +34,11 @@ from xstage.sim.schedules.megamoe_counts import wire_bytes
 from xstage.sim.topology import mirrored
 from xstage.sim.trace import Trace
 
-MACHINES = {name: load_machine(name) for name in ("hgx-b200", "hgx-h100")}
-SM100, SM90 = "hgx-b200", "hgx-h100"
+SM100, SM90, PORTABLE = "hgx-b200", "hgx-h100", "portable"
+MACHINES = {name: load_machine(name) for name in (SM100, SM90)} | {
+    PORTABLE: load_machine(SM90, {"compute.kernels": PORTABLE})
+}
+NUMBERS = {SM100: "w4a8", SM90: "w8a8", PORTABLE: "bf16"}
 CASES: list[tuple[str, Policy]] = [
     (SM100, Unfused()),
     (SM100, ExpertWave(experts_per_wave=1)),
@@ -48,15 +52,23 @@ CASES: list[tuple[str, Policy]] = [
     (SM90, Unfused()),
     (SM90, ExpertWave(experts_per_wave=2)),
     (SM90, Lag(lag=1, group=1)),
+    (SM90, Split()),
+    (SM90, Split(l1_n_major=True, l2_n_major=True, l1_block_n=512)),
     (SM90, Lag(lag=2, group=2, unit=2)),
+    (SM90, Lag(lag=1, group=1, early_combine=True)),
+    (SM90, Lag(lag=2, group=2, unit=2, ring_m_blocks=0, publish_rows=4, early_combine=True)),
     (SM90, Interleaved(lead_rows=64, ready=True)),
+    (PORTABLE, ExpertWave(experts_per_wave=2)),
+    (PORTABLE, Alternating()),
+    (PORTABLE, Interleaved(lead_rows=64)),
+    (PORTABLE, Lag(lag=1, group=1, unit=2)),
 ]
 EACH_CASE = pytest.mark.parametrize(("name", "policy"), CASES, ids=lambda case: str(case))
 
 
 def shape_for(name: str, tokens: int, **changes: Any) -> MegaMoe:
     sizes = {"hidden": 1024, "intermediate": 512, "experts": 16, "topk": 3, "ranks": 4} | changes
-    return MegaMoe(tokens=tokens, numbers="w4a8" if name == SM100 else "w8a8", **sizes)
+    return MegaMoe(tokens=tokens, numbers=NUMBERS[name], **sizes)
 
 
 def routed(shape: MegaMoe, seed: int = 0) -> routing.Routing:
@@ -124,9 +136,16 @@ def check_waits(program: Program, trace: Trace) -> None:
     most = np.zeros(len(program.counters), dtype=np.int64)
     np.maximum.at(most, program.ops["counter"][waited], program.ops["count"][waited])
     assert np.array_equal(trace.outcome.counters[most > 0], most[most > 0])
-    assert (trace.outcome.lanes["stall_ps"].sum() + trace.outcome.lanes["wait_ps"].sum()) <= (
-        len(program.lanes) * trace.makespan_ps
-    )
+    lanes = trace.outcome.lanes
+    assert lanes["stall_ps"].sum() + lanes["wait_ps"].sum() <= len(program.lanes) * trace.makespan_ps
+    spent = lanes["busy_ps"] + lanes["stall_ps"] + lanes["wait_ps"].sum(axis=1)
+    assert np.array_equal(program.lanes["start_ps"] + spent, lanes["end_ps"])
+
+
+def combine_busy_ps(program: Program, trace: Trace) -> np.ndarray:
+    """Time that each GPU's SMs spend on adding rows up, [gpus]."""
+    lanes = program.lanes["role"] == program.roles.index("combine")
+    return np.bincount(program.lanes["gpu"][lanes], trace.outcome.lanes["busy_ps"][lanes], program.n_gpus)
 
 
 @EACH_CASE
@@ -317,10 +336,16 @@ def test_a_shared_expert_is_neither_pulled_nor_returned() -> None:
     ("name", "policy", "changes", "message"),
     [
         (SM100, Lag(), {}, "is a schedule of SM90 kernels"),
+        (SM100, Split(), {}, "is a schedule of SM90 kernels"),
+        (SM90, Split(l1_block_n=384), {}, r"l1_block_n = 384: is no tile of this kernel \(allowed: 256, 512\)"),
+        (SM90, Split(launch_gap_ps=-1), {}, "launch_gap_ps = -1: must not be negative"),
         (SM90, Alternating(), {}, "is a schedule of SM100 kernels"),
         (SM90, ExpertWave(), {"numbers": "w4a8"}, "needs FP4 Tensor Cores"),
         (SM100, ExpertWave(), {"hidden": 1000}, "does not divide into tiles"),
         (SM100, ExpertWave(experts_per_wave=0), {}, "must be at least 1"),
+        (PORTABLE, ExpertWave(), {}, "numbers = 'w8a8, combine bf16': are not those of the portable kernel"),
+        (PORTABLE, Split(), {"numbers": "bf16"}, "is a schedule of SM90 kernels"),
+        (PORTABLE, Lag(early_combine=True), {"numbers": "bf16"}, "early_combine = True: is a feature of SM90 kernels"),
         (SM100, Interleaved(lead_rows=-1), {}, "must be 0 or more"),
     ],
 )

@@ -9,6 +9,7 @@ from xstage.sim.errors import InputError
 from xstage.sim.placement import contiguous
 from xstage.sim.pools import pools
 from xstage.sim.routing import balanced
+from xstage.sim.schedules.megamoe import MegaMoe
 from xstage.sim.schedules.megamoe_counts import (
     flops,
     hbm_bytes,
@@ -88,6 +89,17 @@ class TestBytes:
         assert pull_row_bytes(7168, "bf16") == 14336 + 4
         assert return_row_bytes(7168) == 14336
         assert return_row_bytes(7168, "fp8") == 7168 + 56
+        assert pull_row_bytes(7168, "fp4") == 3584 + 448 + 4
+        assert return_row_bytes(7168, "fp4") == 3584 + 448
+
+    @pytest.mark.parametrize(
+        ("numbers", "pulled"), [("w4a8", "fp8"), ("w8a8", "fp8"), ("bf16", "bf16"), ("fp4", "fp4")]
+    )
+    @pytest.mark.parametrize("combine", ["bf16", "fp8", "fp4"])
+    def test_a_call_moves_rows_of_these_sizes(self, numbers, pulled, combine):
+        shape = MegaMoe(7168, 3072, 384, 6, 1, numbers=numbers, combine=combine)
+        assert shape.pull_bytes == pull_row_bytes(7168, pulled)
+        assert shape.return_bytes(7168) == return_row_bytes(7168, combine)
 
     def test_l2_store_bursts(self):
         assert l2_burst_bytes(192, 128) == 48 * 1024  # SM100

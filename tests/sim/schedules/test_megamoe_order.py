@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 from xstage.sim.errors import InputError
-from xstage.sim.schedules.megamoe import Alternating, ExpertWave, Interleaved, Lag, MegaMoe, Policy
+from xstage.sim.schedules.megamoe import Alternating, ExpertWave, Interleaved, Lag, MegaMoe, Policy, Split
 from xstage.sim.schedules.megamoe.blocks import Blocks
 from xstage.sim.schedules.megamoe.kernel import Kernel
 from xstage.sim.schedules.megamoe.order import Order, check_rings, least_ring, order_of
@@ -64,6 +64,27 @@ def test_the_public_ring_is_just_large_enough_for_its_own_order() -> None:
     small = order(Lag(lag=2, group=1, unit=8, ring_m_blocks=23), blocks(8, 8, 8, 8, 8))
     with pytest.raises(InputError, match="allowed: 24 or more"):
         check_rings(kernel(), [(small, blocks(8, 8, 8, 8, 8))])
+
+
+@pytest.mark.parametrize(
+    ("n_major", "tiles"),
+    [
+        (False, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]),
+        (True, [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)]),  # blocks 0 and 1 are of one expert
+    ],
+)
+def test_two_launches_walk_all_l1_tiles_and_then_all_l2_tiles(n_major: bool, tiles: list[tuple[int, int]]) -> None:
+    made = order(Split(l1_n_major=n_major, l2_n_major=n_major), blocks(2, 1))
+    assert made.l2.tolist() == [False] * 6 + [True] * 6
+    for phase in (slice(0, 6), slice(6, 12)):
+        assert list(zip(made.block[phase].tolist(), made.n[phase].tolist(), strict=True)) == tiles
+    assert made.n_static == 12
+
+
+def test_the_wave_kernel_of_sm90_has_one_wave_where_experts_have_many_rows() -> None:
+    """1024 tokens of 2 rows over 4 experts: a load of 512."""
+    made = order(ExpertWave(), blocks(1, 2, 1))
+    assert runs(made) == ["L1:0", "L1:1", "L1:2", "L1:3", "L2:0", "L2:1", "L2:2", "L2:3"]
 
 
 def test_a_small_call_of_the_lag_kernel_is_one_wave() -> None:

@@ -1,5 +1,7 @@
 """Facts about tensor-parallel GEMMs: bytes, balance between GEMM and wire, what the order of rows costs, what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +22,8 @@ POLICIES = {
 KINDS = [
     ("gemm_rs", "two_shot"),
     ("ag_gemm", "two_shot"),
-    *[("gemm_ar", how) for how in ("two_shot", "multicast", "one_shot")],
+    ("ag_gemm", "multicast"),
+    *[("gemm_ar", how) for how in ("two_shot", "multicast", "in_switch", "one_shot")],
 ]
 
 
@@ -60,6 +63,13 @@ def test_bytes_are_those_of_the_formulas(ranks, rows, columns, kind, policy):
     sent, received = int(ports[:ranks].sum()), int(ports[ranks : 2 * ranks].sum())
     if ranks == 1 or policy == "compute_only":
         assert sent == received == 0
+    elif policy == "serial" and operation == "ag_gemm":
+        assert sent == received == ranks * shape.bytes_received
+    elif algorithm == "in_switch":
+        lanes = POLICIES[policy].reserved_sms or SMS  # tiles are announced to everybody, and so is a lane that ends
+        flags = 0 if policy == "serial" else ranks * (len(tiles(shape)) + lanes) * 32
+        assert sent - flags == shape.m * shape.n * 2
+        assert received - (ranks - 1) * flags == (ranks - 1) * shape.m * shape.n * 2
     elif policy == "serial" and operation == "gemm_ar":
         assert sent == received == 2 * (ranks - 1) * shape.m * shape.n * 2
     elif operation == "gemm_ar" and algorithm == "multicast":
@@ -77,10 +87,13 @@ def test_volumes_by_hand():
     assert (scatter.bytes_sent, scatter.bytes_received) == (1.5 * mib, 1.5 * mib)
     gather = TensorParallel("ag_gemm", 1024, 1024, 4096, 4)
     assert gather.bytes_sent == 3 / 4 * 1024 * 4096 * 2
+    copied = TensorParallel("ag_gemm", 1024, 1024, 4096, 4, "multicast")
+    assert (copied.bytes_sent, copied.bytes_received) == (gather.bytes_sent / 3, gather.bytes_sent)
     by_algorithm = {how: TensorParallel("gemm_ar", 1024, 1024, 4096, 4, how) for _, how in KINDS}
     assert (by_algorithm["two_shot"].bytes_sent, by_algorithm["two_shot"].bytes_received) == (3 * mib, 3 * mib)
     assert (by_algorithm["one_shot"].bytes_sent, by_algorithm["one_shot"].bytes_received) == (2 * mib, 6 * mib)
     assert (by_algorithm["multicast"].bytes_sent, by_algorithm["multicast"].bytes_received) == (2 * mib, 3 * mib)
+    assert (by_algorithm["in_switch"].bytes_sent, by_algorithm["in_switch"].bytes_received) == (mib / 2, 1.5 * mib)
 
 
 def test_every_row_of_a_reduce_scatter_gets_one_contribution_from_each_rank():
@@ -210,16 +223,54 @@ def test_one_shot_is_for_few_rows_and_two_shot_for_many():
     assert time_ps(1024, "multicast") < time_ps(1024, "two_shot")
 
 
-@pytest.mark.parametrize(
-    "rows, published", [(1024, 180), (2048, 289.5), (4096, 542.25), (8192, 1040), (16384, 2010.63)]
-)
-def test_gemm_and_reduce_scatter_on_h100_as_a_user_measured_it(rows, published):
-    """https://github.com/bytedance/flux/issues/90: torch + NCCL, n = 8192, k = 28672, 8 H100; nothing was fitted to it."""
-    shape = TensorParallel("gemm_rs", rows, 8192, 28672, 8)
-    serial = (
-        run(shape, Policy("serial"), load_machine("hgx-h100"), trace="off", granule=8192).outcome.lanes_end_ps / 1e6
-    )
-    assert serial == pytest.approx(published, rel=0.17)
+def test_a_lane_takes_its_part_of_the_rate_at_which_the_switch_adds_up():
+    """One tile on 4 ranks: its 64 KiB go through one of 6 lanes at a sixth of 480 GB/s / (2 (P-1)/P), and one round trip."""
+    shape = TensorParallel("gemm_ar", 128, 256, 4 * 512, 4, "in_switch")
+    trace = run(shape, Policy("fused"))
+    spans = trace.spans().set_index("phase").span_us
+    wiring = H100.interconnect
+    rate = wiring.all_reduce_rate.value / 1e3 / 1.5 / SMS  # bytes a us
+    assert spans["broadcast"].max() == pytest.approx(65536 / rate + 2 * wiring.latency.value / 1e6, rel=0.01)
+
+
+def test_no_lane_leaves_before_all_ranks_have_released_what_they_stored():
+    shape = TensorParallel("gemm_ar", 256, 512, 4 * 512, 4, "in_switch")
+    late = simulate(build(H100, shape, Policy("fused"), [0, 30_000_000, 0, 0]), H100.fabric(4, 4096), trace="off")
+    comm = late.program.lanes["role"] == late.program.roles.index("comm")
+    ends = late.outcome.lanes["end_ps"][comm]
+    assert ends.min() > 30_000_000
+    assert ends.max() - ends.min() <= H100.interconnect.latency.value
+
+
+def test_an_all_reduce_of_its_own_in_the_switch_has_its_own_rate():
+    shape = TensorParallel("gemm_ar", 1024, 1024, 4 * 512, 4, "in_switch")
+    alone, serial = (run(shape, Policy(how), trace="off").outcome.lanes_end_ps for how in ("compute_only", "serial"))
+    wiring = H100.interconnect
+    bus_us = 1.5 * 1024 * 1024 * 2 / (wiring.all_reduce_rate.value / 1e3)
+    expected_ps = wiring.collective_launch.value + wiring.latency.value + bus_us * 1e6
+    assert serial - alone == pytest.approx(expected_ps, rel=0.03)
+
+
+def test_a_gather_by_multicast_takes_the_same_ingress_and_a_part_of_the_egress():
+    """So it ends no later, and what its rank sends is out after 1 / (P-1) of the time."""
+    outcomes = {
+        how: run(TensorParallel("ag_gemm", 4096, 1024, 8192, 4, how), Policy("fused"), trace="off").outcome
+        for how in ("two_shot", "multicast")
+    }
+    ends = {how: outcome.lanes_end_ps for how, outcome in outcomes.items()}
+    busy = {how: int(outcome.ports["busy_ps"][0]) for how, outcome in outcomes.items()}
+    assert ends["multicast"] < 1.05 * ends["two_shot"]
+    assert busy["multicast"] == pytest.approx(busy["two_shot"] / 3, rel=0.01)
+
+
+def test_fewer_ctas_compute_in_more_waves_and_narrow_tiles_are_bound_by_what_an_sm_takes_in():
+    machine = small(**{"compute.hbm_rate": "3350 GB/s"})
+    wide = TensorParallel("ag_gemm", 768, 128, 1024, 1, block_n=64)
+    whole, half = (run(shape, Policy("compute_only"), machine).outcome for shape in (wide, replace(wide, grid=3)))
+    start = machine.compute.kernel_launch.value
+    assert half.lanes_end_ps - start == pytest.approx(2 * (whole.lanes_end_ps - start), rel=0.15)
+    port_us = (128 + 64) * 1024 * 2 / (machine.compute.sm_port.value / 1e3)
+    assert TileTime.of(machine, wide).main / 1e6 == pytest.approx(port_us + 0.3, rel=0.001)
 
 
 @pytest.mark.parametrize("operation, algorithm", KINDS[1:])
@@ -237,10 +288,14 @@ def test_everybody_waits_for_a_late_rank_where_sums_or_rows_are_shared(operation
     "change, said",
     [
         ({"operation": "gemm"}, "operation = 'gemm': is unknown"),
-        ({"algorithm": "ring"}, r"algorithm = 'ring': is unknown \(allowed: two_shot, multicast, one_shot\)"),
+        (
+            {"algorithm": "ring"},
+            r"algorithm = 'ring': is unknown \(allowed: two_shot, multicast, in_switch, one_shot\)",
+        ),
         ({"m": 1001}, r"m = 1001: cannot be shared out evenly \(allowed: a multiple of 4 ranks\)"),
         ({"k": 1001}, "k = 1001: cannot be shared out evenly"),
         ({"n": 0}, "n = 0: must be at least 1"),
+        ({"grid": 0}, "grid = 0: must be at least 1"),
     ],
 )
 def test_shapes_that_make_no_sense_are_refused(change, said):
@@ -258,6 +313,9 @@ def test_policies_and_machines_that_do_not_fit_are_refused():
         build(H100, shape, Policy("reserved_sms", reserved_sms=6))
     with pytest.raises(InputError, match=r"interconnect\.ring_rate: is not given"):
         build(small(**{"interconnect.ring_rate": None}), shape, Policy("serial"))
+    with pytest.raises(InputError, match=r"interconnect\.all_reduce_rate: is not given"):
+        switch = TensorParallel("gemm_ar", 1024, 1024, 1024, 4, "in_switch")
+        build(small(**{"interconnect.all_reduce_rate": None}), switch, Policy("fused"))
     with pytest.raises(InputError, match="ranks = 9: more than GPUs"):
         build(H100, TensorParallel("gemm_rs", 1152, 1152, 1152, 9), Policy())
 

@@ -1,0 +1,120 @@
+"""The combine: every SM adds up the top-k rows of its share of the GPU's own tokens, which it reads from HBM.
+
+It starts when barrier 2 is through, or early: an SM without tiles left takes those of its tokens whose experts have all
+returned their rows, in the order in which they are nominally ready, and needs no barrier.
+
+An expert counts as done at a GPU when its last row is visible there. The kernels learn it from a flag that the owner sends
+after that, about one latency later; left out. An SM reads at its share of the rate of HBM also while others still have
+tiles. Source: `impls/sm90_fp8_fused_mega_moe.cuh`, https://github.com/deepseek-ai/DeepGEMM/pull/440.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...program import COMPUTE, WAIT
+from ...program_builder import ProgramBuilder, Seat
+from ...tile_cost import needed
+from .shape import MegaMoe
+
+if TYPE_CHECKING:
+    from ...machine import Machine
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """When tokens of one GPU may be combined early. A flag is one expert of one rank.
+
+    `left` + its SM is the counter that tells that the SM has no tiles left; the first `busy` SMs have some. `flags` are
+    those of every token, [tokens, experts]; `counter` and `arrivals` say when a flag is up, `last` where the last tile of
+    its expert stands in the nominal order, [flags].
+    """
+
+    left: Ints
+    busy: int
+    flags: Ints
+    counter: Ints
+    arrivals: Ints
+    last: Ints
+
+
+def add_combine(builder: ProgramBuilder, machine: Machine, shape: MegaMoe, gpu: int, go: int) -> None:
+    """Lanes that start when the counter `go` is 1."""
+    sms = machine.sms
+    tokens = shape.tokens // sms + (np.arange(sms) < shape.tokens % sms)
+    tokens = tokens[tokens > 0]
+    n = len(tokens)
+    if not n:
+        return
+    index = np.arange(n)
+    waits = builder.runs(np.full(n, builder.ops(WAIT, counter=go, count=1)), 1) + index
+    times = _times_ps(machine, shape, tokens, index)
+    adds = builder.runs(builder.ops(COMPUTE, duration_ps=times) + index, 1) + index
+    _add_lanes(builder, gpu, index, waits, adds)
+
+
+def add_early_combine(builder: ProgramBuilder, machine: Machine, shape: MegaMoe, gpu: int, done: Done) -> None:
+    """Lanes that each start when their SM has no tiles left, and wait for the experts of each token."""
+    if not shape.tokens:
+        return
+    sm = np.arange(shape.tokens) % len(done.left)
+    waited = np.where(done.flags >= 0, done.arrivals[done.flags] > 0, False)
+    ready = np.where(waited, done.last[done.flags], -1).max(axis=1, initial=-1)
+    order = np.lexsort((ready, sm))
+    sm, flags, waited = sm[order], done.flags[order], waited[order]
+    begins = np.diff(sm, prepend=-1) > 0  # the first token of every SM
+
+    token, slot = np.nonzero(waited)
+    flag = flags[token, slot]
+    _, first = np.unique(sm[token] * len(done.last) + flag, return_index=True)  # an SM waits once for each flag
+    token, flag = token[first], flag[first]
+    chunk = begins.copy()  # tokens before which nothing is to wait for are combined with the one before
+    chunk[token] = True
+    starts = np.flatnonzero(chunk)
+    times = _times_ps(machine, shape, np.diff(np.append(starts, shape.tokens)), np.cumsum(begins)[starts] - 1)
+
+    place = np.concatenate([token, starts])
+    is_wait = np.arange(len(place)) < len(token)
+    sort = np.lexsort((np.concatenate([flag, np.zeros_like(starts)]), ~is_wait, place))
+    ops = builder.ops(
+        np.where(is_wait, WAIT, COMPUTE)[sort],
+        counter=np.concatenate([done.counter[flag], np.full(len(starts), -1)])[sort],
+        count=np.concatenate([done.arrivals[flag], np.zeros_like(starts)])[sort],
+        duration_ps=np.concatenate([np.zeros_like(flag), times])[sort],
+    )
+    lanes = sm[begins]
+    index = np.arange(len(lanes))
+    n_ops = np.bincount(np.cumsum(begins)[place] - 1, minlength=len(lanes))
+    idle = builder.ops(WAIT, counter=done.left[lanes], count=(lanes < done.busy).astype(np.int64))
+    waits = builder.runs(idle + index, 1) + index
+    adds = builder.runs(ops + np.cumsum(n_ops) - n_ops, n_ops) + index
+    _add_lanes(builder, gpu, lanes, waits, adds)
+
+
+def _times_ps(machine: Machine, shape: MegaMoe, tokens: Ints, lane: Ints) -> Ints:
+    """How long SMs add up so many tokens at a time: k rows read and one written each, at a share of the rate of HBM.
+
+    What a `lane` does takes `combine_floor` together at least; lanes stand one after the other.
+    """
+    token_bytes = shape.topk * shape.return_bytes(shape.hidden) + 2 * shape.hidden
+    rate = float(needed(machine, "hbm_rate") * needed(machine, "hbm_efficiency")) * 1e3 / machine.sms / 1e12  # B a ps
+    times: Ints = np.ceil(tokens * token_bytes / rate).astype(np.int64)
+    whole = np.bincount(lane, weights=times).astype(np.int64)
+    last = np.cumsum(np.bincount(lane)) - 1
+    times[last] += np.maximum(0, int(needed(machine, "combine_floor")) - whole)
+    return times
+
+
+def _add_lanes(builder: ProgramBuilder, gpu: int, sm: Ints, waits: Ints, adds: Ints) -> None:
+    """A lane for each SM with two tasks: wait, and combine."""
+    n = len(sm)
+    index = np.arange(n)
+    tasks = [builder.tasks(runs, 1, phase=phase) + index for runs, phase in ((waits, "barrier"), (adds, "combine"))]
+    plans = builder.private_plans(builder.queues(np.stack(tasks, axis=1).ravel(), np.full(n, 2)), n) + index
+    builder.groups(gpu=gpu, plan=plans, seats=[Seat("combine", sm=sm)])
