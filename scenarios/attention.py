@@ -84,7 +84,8 @@ class AttentionWorkload(Workload):
     """Forward attention on `gpus` ranks that share the heads, and the All-to-All of its output.
 
     `tokens` is the whole sequence, `heads` those of all ranks. What a `model` does not say, or the scenario replaces, is
-    given beside it. `family` is the kernel, by default that of the machine. `starts` delays the launch of ranks.
+    given beside it. `family` is the kernel, by default that of the machine, `inputs` the type of Q, K and V. `starts` delays
+    the launch of ranks.
     """
 
     kind: Literal["attention_a2a"]
@@ -98,6 +99,7 @@ class AttentionWorkload(Workload):
     batch: Count = 1
     causal: bool | None = None
     family: Literal["fa3", "fa4"] | None = None
+    inputs: Literal["bf16", "fp8"] = "bf16"
     policy: Policy = Field(default=Piggyback(name="piggyback"))
     starts: list[Time] = Field(default=[])
 
@@ -115,7 +117,7 @@ class AttentionWorkload(Workload):
         if self.model is not None:
             known = attention_model(self.model)
             sizes = {name: getattr(known, name) for name in fields} | sizes
-        return Attention(ranks=self.gpus, batch=self.batch, family=self.family, **sizes)
+        return Attention(ranks=self.gpus, batch=self.batch, family=self.family, inputs=self.inputs, **sizes)
 
     def plain_policy(self) -> attention_a2a.Policy:
         from ..sim.schedules.attention_a2a import Policy as PlainPolicy

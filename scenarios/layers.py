@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError
 from .attention_models import AttentionModel, attention_model
@@ -10,13 +10,20 @@ from .models import model as expert_model
 
 if TYPE_CHECKING:
     from ..sim.layers import Kernel
+    from ..sim.routing import Routing
+    from ..sim.schedules.megamoe import MegaMoe
 
 DIFFUSION = ("wan-14b", "wan-14b-480p", "wan-5b", "wan-1.3b", "hunyuan-video", "cogvideox-5b", "flux-1", "flux-2")
 DENSE = ("llama-3-8b", "llama-3-70b", "llama-3-405b")
 EXPERTS = ("deepseek-v3",)
+DIFFUSION_EXPERTS = ("dit-moe",)
+BLOCKS = (*DIFFUSION, *DENSE, *EXPERTS, *DIFFUSION_EXPERTS)
 
 LATENT_PROJECTIONS = (("q down", 1536, 7168), ("q up", 24576, 1536), ("kv down", 576, 7168), ("kv up", 32768, 512))
 """Of DeepSeek-V3: (name, n, k); ranks of 1536 and 512, 128 heads of 128 + 64 and 128 + 128 (arXiv 2412.19437)."""
+
+RESERVED_SMS = {"attention": 8, "gemm": 16}
+"""SMs that `reserved_sms` takes where no number is said."""
 
 
 def block(
@@ -25,8 +32,9 @@ def block(
     """The kernels of one block of a model on `gpus` ranks.
 
     `policy` is that of the attention of a diffusion model (default piggyback), of the GEMMs of a dense one (fused), or of
-    the MegaMoE call (expert_wave). `tokens` is the whole sequence, for `deepseek-v3` that of one rank. Raises `InputError`
-    for a model without a block, or an unknown policy.
+    the MegaMoE call (expert_wave). In `dit-moe` attention goes along: serial if the call is unfused, else piggyback.
+    `tokens` is the whole sequence, for `deepseek-v3` that of one rank. Raises `InputError` for a model without a block, or
+    an unknown policy.
     """
     known = attention_model(name, field="model")
     length = known.tokens if tokens is None else tokens
@@ -36,15 +44,31 @@ def block(
         return _dense(known, policy or "fused", gpus, length)
     if name in EXPERTS:
         return _experts(known, policy or "expert_wave", gpus, length, seed)
-    raise InputError("has no block", field="model", value=name, allowed=(*DIFFUSION, *DENSE, *EXPERTS))
+    if name in DIFFUSION_EXPERTS:
+        return _diffusion_experts(known, policy or "expert_wave", gpus, length, seed)
+    raise InputError("has no block", field="model", value=name, allowed=BLOCKS)
+
+
+def block_policies(name: str) -> tuple[str, ...]:
+    """What `policy` of a model's block may be, the one with separate collectives first. Raises `InputError`."""
+    if name in DIFFUSION:
+        return ("serial", "comm_warp", "reserved_sms", "piggyback")
+    if name in DENSE:
+        return ("serial", "fused", "reserved_sms", "reshaped")
+    if name not in BLOCKS:
+        attention_model(name, field="model")
+        raise InputError("has no block", field="model", value=name, allowed=BLOCKS)
+    from ..sim.schedules.megamoe import POLICIES
+
+    return tuple(POLICIES)
 
 
 def _diffusion(known: AttentionModel, policy: str, gpus: int, tokens: int) -> tuple[Kernel, ...]:
     from ..sim.blocks import diffusion_block
-    from ..sim.schedules.attention_a2a import Attention, Policy
+    from ..sim.schedules.attention_a2a import Attention
 
     shape = Attention(tokens, known.heads, known.head_dim, gpus)
-    return diffusion_block(shape, *_widths(known), Policy(policy))  # type: ignore[arg-type]
+    return diffusion_block(shape, *_widths(known), _attention_policy(policy))
 
 
 def _dense(known: AttentionModel, policy: str, gpus: int, tokens: int) -> tuple[Kernel, ...]:
@@ -53,24 +77,57 @@ def _dense(known: AttentionModel, policy: str, gpus: int, tokens: int) -> tuple[
     from ..sim.schedules.tensor_parallel import Policy
 
     shape = Attention(tokens, known.heads, known.head_dim, gpus, known.kv_heads, causal=known.causal)
-    return dense_block(shape, *_widths(known), Policy(policy))  # type: ignore[arg-type]
+    sms = RESERVED_SMS["gemm"] if policy == "reserved_sms" else 0
+    return dense_block(shape, *_widths(known), Policy(policy, reserved_sms=sms))  # type: ignore[arg-type]
 
 
 def _experts(known: AttentionModel, policy: str, gpus: int, tokens: int, seed: int) -> tuple[Kernel, ...]:
+    from ..sim.blocks import expert_block
+    from ..sim.schedules.attention_a2a import Attention
+
+    how = _moe_policy(policy)
+    attention = Attention(tokens, known.heads, known.head_dim, value_dim=known.value_dim, causal=known.causal)
+    experts, rows = _moe_call(known.name, tokens, gpus, seed)
+    return expert_block(attention, experts.hidden, LATENT_PROJECTIONS, experts, how, rows)
+
+
+def _diffusion_experts(known: AttentionModel, policy: str, gpus: int, tokens: int, seed: int) -> tuple[Kernel, ...]:
+    from ..sim.blocks import diffusion_expert_block
+    from ..sim.schedules.attention_a2a import Attention
+
+    how = _moe_policy(policy)
+    attention = Attention(tokens, known.heads, known.head_dim, gpus)
+    experts, rows = _moe_call(known.name, attention.local_tokens, gpus, seed)
+    along = _attention_policy("serial" if policy == "unfused" else "piggyback")
+    return diffusion_expert_block(attention, experts.hidden, along, experts, how, rows)
+
+
+def _attention_policy(name: str) -> Any:
+    """Fused policies begin each rank with other rows, so that ranks do not aim at the same receiver."""
+    from ..sim.schedules.attention_a2a import Policy
+
+    sms = RESERVED_SMS["attention"] if name == "reserved_sms" else 0
+    return Policy(name, reserved_sms=sms, rotation=name not in ("serial", "compute_only"))  # type: ignore[arg-type]
+
+
+def _moe_policy(name: str) -> Any:
+    from ..sim.schedules.megamoe import POLICIES
+
+    if name not in POLICIES:
+        raise InputError("is unknown", field="policy", value=name, allowed=POLICIES)
+    return POLICIES[name]()
+
+
+def _moe_call(name: str, tokens: int, gpus: int, seed: int) -> tuple[MegaMoe, Routing]:
+    """A MegaMoE call of `tokens` a rank, and balanced routing for it."""
     import numpy as np
 
     from ..sim import routing
-    from ..sim.blocks import expert_block
-    from ..sim.schedules.attention_a2a import Attention
-    from ..sim.schedules.megamoe import POLICIES, MegaMoe
+    from ..sim.schedules.megamoe import MegaMoe
 
-    if policy not in POLICIES:
-        raise InputError("is unknown", field="policy", value=policy, allowed=POLICIES)
-    moe = expert_model(known.name)
-    attention = Attention(tokens, known.heads, known.head_dim, value_dim=known.value_dim, causal=known.causal)
+    moe = expert_model(name)
     experts = MegaMoe(moe.hidden, moe.intermediate, moe.experts, moe.topk, tokens, gpus)
-    rows = routing.balanced(gpus, tokens, moe.topk, moe.experts, np.random.default_rng(seed))
-    return expert_block(attention, moe.hidden, LATENT_PROJECTIONS, experts, POLICIES[policy](), rows)
+    return experts, routing.balanced(gpus, tokens, moe.topk, moe.experts, np.random.default_rng(seed))
 
 
 def _widths(known: AttentionModel) -> tuple[int, int]:

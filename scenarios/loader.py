@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from ..sim.checked import Place, Where, check, closest, nowhere
-from ..sim.machine import Machine
+from ..sim.machine import PARTS, Machine
 from . import catalogue
 from .document import Document, literal, parse, read, split_path
 from .machine_files import File, machine_from
 from .schema import Scenario
+from .workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from ..sim.program import Program
@@ -104,11 +106,6 @@ def machine_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {path.removeprefix("machine."): value for path, value in overrides.items()}
 
 
-def schemas() -> dict[str, Any]:
-    """The JSON schemas of scenario and machine files."""
-    return {"scenario": Scenario.model_json_schema(), "machine": Machine.model_json_schema()}
-
-
 def written(
     scenario: str | FilePath | Mapping[str, Any] | Scenario, place: Place | None = None, beside: File | None = None
 ) -> tuple[Document, File | None]:
@@ -133,14 +130,30 @@ def _replaced(document: Document, path: str, change: Document, label: str) -> Do
     """`document` with one value replaced; a path into the machine becomes an override of the machine."""
     keys = split_path(path, label)
     if keys[0] not in Scenario.model_fields:
-        known = list(Scenario.model_fields)
-        raise change.place(()).error(f"is not a known key{closest(keys[0], known)}", keys, change.data, known)
+        meant = _meant(path, document)
+        raise change.place(()).error(f"is not a known key{meant}", keys, change.data, list(Scenario.model_fields))
     if keys[0] == "machine" and len(keys) > 1 and isinstance(document.data.get("machine"), str):
         named = document.part("machine")
         document = document.put(("machine",), Document({"base": named.data}, named.places))
     if keys[0] == "machine" and keys[1:2] not in ((), ("base",), ("overrides",)):
         keys = ("machine", "overrides", ".".join(str(key) for key in keys[1:]))
     return document.put(keys, change)
+
+
+def _meant(path: str, document: Document) -> str:
+    """What a path that begins with no key of a scenario was meant to be: 'workload.gap' for 'gap'."""
+    written = document.data.get("workload")
+    kind = WORKLOADS.get(str(written.get("kind"))) if isinstance(written, dict) else None
+    paths: list[tuple[str, ...]] = [("workload", name) for name in kind.model_fields] if kind else []
+    for part in PARTS:
+        model = Machine.model_fields[part].annotation
+        paths += [("machine", part, name) for name in getattr(model, "model_fields", ())]
+    whole = {".".join(keys[start:]): ".".join(keys) for keys in paths for start in range(1, len(keys))}
+    top = closest(path.split(".")[0], Scenario.model_fields)
+    if path not in whole and top:
+        return top
+    found = get_close_matches(path, whole, n=1, cutoff=0.75)
+    return f"; did you mean {whole[found[0]]!r}?" if found else ""
 
 
 def _resolved(scenario: Scenario, document: Document, file: File | None) -> Resolved:

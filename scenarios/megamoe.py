@@ -61,6 +61,15 @@ class ExpertWave(Checked):
     readiness: Readiness = "block"
 
 
+class Split(Checked):
+    """Two launches: pull and L1, then L2, return and combine; SM90."""
+
+    name: Literal["split"]
+    l1_n_major: bool | None = None
+    l2_n_major: bool | None = None
+    l1_block_n: Count | None = None
+
+
 class Lag(Checked):
     """L2 units a fixed distance behind L1 units; SM90."""
 
@@ -70,6 +79,8 @@ class Lag(Checked):
     unit: Count = 8
     ring_m_blocks: CountOrZero | None = None
     readiness: Readiness = "block"
+    publish_rows: Count | None = None
+    early_combine: bool | None = None
 
 
 class Alternating(Checked):
@@ -89,7 +100,9 @@ class Interleaved(Checked):
     ring_m_blocks: CountOrZero = 0
 
 
-Policy = Annotated[Unfused | ExpertWave | Lag | Alternating | Interleaved, Field(discriminator="name"), _named("name")]
+Policy = Annotated[
+    Unfused | ExpertWave | Split | Lag | Alternating | Interleaved, Field(discriminator="name"), _named("name")
+]
 
 
 def plain_policy(policy: Checked) -> PlainPolicy:

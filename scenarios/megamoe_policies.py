@@ -21,8 +21,9 @@ def choices(machine: Machine, shape: MegaMoe, release: Release, redundant: int) 
 
     Raises `InputError` if the machine's kernels cannot run the shape under any policy.
     """
-    from ..sim.schedules.megamoe import Interleaved
+    from ..sim.schedules.megamoe import Interleaved, ring_of_lead
     from ..sim.schedules.megamoe.kernel import choose
+    from ..sim.schedules.megamoe.order import TASKS_HELD
 
     kernel = choose(machine, shape, Interleaved(), release)
     local = max(1, (shape.experts + redundant) // shape.ranks)
@@ -30,15 +31,27 @@ def choices(machine: Machine, shape: MegaMoe, release: Release, redundant: int) 
     blocks = max(local, -(-rows // kernel.block_m))  # at least one of each expert
     units = max(1, -(-blocks // 8), local)
     warm_up = -(-blocks * (kernel.l1_n_blocks // kernel.cluster) // kernel.groups)
-    lead = Setting(
-        "lead_rows", "rows (D) by which L1 leads L2", 0, blocks * kernel.block_m, step=kernel.block_m, is_lead=True
-    )
+
+    def lead(ready: bool) -> Setting:
+        """The row lead D, whose rows stand between L1 and L2 in a ring with the inputs of both."""
+        held = -(-TASKS_HELD * kernel.groups // (kernel.l1_n_blocks // kernel.cluster))
+        row = shape.format.activation_bytes(shape.hidden) + shape.format.activation_bytes(shape.intermediate)
+
+        def room(rows: int) -> int:
+            ring = ring_of_lead(-(-rows // kernel.block_m)) + held * ready
+            return min(blocks, ring) * kernel.block_m * row
+
+        most = blocks * kernel.block_m
+        meaning = "rows (D) by which L1 leads L2"
+        return Setting("lead_rows", meaning, 0, most, step=kernel.block_m, is_lead=True, room=room)
+
     return {
         "unfused": PolicyChoice("separate kernels for dispatch, both GEMMs and the return"),
         "expert_wave": PolicyChoice(
             "all L1 tiles of a wave of experts, then all their L2 tiles",
             (Setting("experts_per_wave", "experts in a wave", 1, local),),
         ),
+        "split": PolicyChoice("two launches: dispatch and the first GEMM, then the second, return and combine"),
         "lag": PolicyChoice(
             "L2 units a fixed distance behind L1 units",
             (
@@ -50,6 +63,6 @@ def choices(machine: Machine, shape: MegaMoe, release: Release, redundant: int) 
             "L2 and L1 tasks in turn, after some L1 tasks alone",
             (Setting("warm_up", "L1 tasks that each cluster does first", 1, max(1, warm_up)),),
         ),
-        "interleaved": PolicyChoice("L2 as soon as L1 leads it by D rows, else L1", (lead,)),
-        "interleaved_ready": PolicyChoice("the same, but L2 only once its inputs are there", (lead,)),
+        "interleaved": PolicyChoice("L2 as soon as L1 leads it by D rows, else L1", (lead(False),)),
+        "interleaved_ready": PolicyChoice("the same, but L2 only once its inputs are there", (lead(True),)),
     }

@@ -102,7 +102,7 @@ class LoadedAxis:
         value = self.values[position].data
         if self.kind is not None:
             return self.kind.in_column(value)
-        return value if isinstance(value, (bool, int, float, str)) else str(value)
+        return value if isinstance(value, (bool, int, float, str)) else _text(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +116,11 @@ class LoadedStudy:
     axes: tuple[LoadedAxis, ...]
     _keeps: Callable[[tuple[int, ...]], bool] = field(repr=False)
     _groups: tuple[tuple[int, ...], ...] = field(repr=False)
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Numbers of the axes that move together; an axis on its own is a group of one."""
+        return self._groups
 
     def points(self) -> Iterator[Point]:
         """All points that the filters leave, in order."""
@@ -290,6 +295,17 @@ def _check_some_point(loaded: LoadedStudy, document: Document) -> None:
         else:
             return
     raise errors[0]
+
+
+def _text(value: Any) -> str:
+    """A mapping or list as a cell has it: {kind: zipf, exponent: 1} is 'kind=zipf exponent=1', one inside it in brackets."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_inner(inner)}" for key, inner in value.items())
+    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
+
+
+def _inner(value: Any) -> str:
+    return f"({_text(value)})" if isinstance(value, Mapping) else _text(value)
 
 
 def _shown(values: list[Any]) -> str:

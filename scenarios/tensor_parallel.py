@@ -78,18 +78,19 @@ class TensorParallelWorkload(Workload):
     """`m` x `n` outputs, each a sum over `k`, on `gpus` ranks; all three are counted over all ranks.
 
     gemm_rs: GEMM + ReduceScatter, k shared out. ag_gemm: AllGather + GEMM, rows and columns shared out. gemm_ar: GEMM +
-    AllReduce by `algorithm`, k shared out. `starts` delays the launch of ranks.
+    AllReduce by `algorithm`, k shared out. The kernel computes on at most `grid` SMs. `starts` delays the launch of ranks.
     """
 
     kind: Literal["tensor_parallel"]
     gpus: Count = 8
     operation: Literal["gemm_rs", "ag_gemm", "gemm_ar"]
-    algorithm: Literal["two_shot", "multicast", "one_shot"] = "two_shot"
+    algorithm: Literal["two_shot", "multicast", "in_switch", "one_shot"] = "two_shot"
     m: Count
     n: Count
     k: Count
     block_m: Count = 128
     block_n: Count = 256
+    grid: Count | None = None
     policy: Policy = Field(default=Plain(name="fused"))
     starts: list[Time] = Field(default=[])
 
@@ -105,6 +106,7 @@ class TensorParallelWorkload(Workload):
             self.algorithm,
             block_m=self.block_m,
             block_n=self.block_n,
+            grid=self.grid,
         )
 
     def plain_policy(self) -> tensor_parallel.Policy:

@@ -7,7 +7,7 @@ A workload that can run under several policies says so in `policies`: `compare` 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,7 +36,7 @@ class Setting:
 
     `meaning` is what it is called where the kernel is written. `usual` is the value where the policy needs one and nobody
     chose; None: the policy chooses for itself. A `flag` is 0 or 1 here and false or true in the scenario. `is_lead` marks
-    a row lead D, whose smallest good value is the knee.
+    a row lead D, whose smallest good value is the knee; `room` gives the bytes of buffers that a value needs.
     """
 
     key: str
@@ -47,6 +47,7 @@ class Setting:
     usual: int | None = None
     flag: bool = False
     is_lead: bool = False
+    room: Callable[[int], int] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,10 @@
 """From a measured row to the case that predicts it: shape, schedule and settings, or the reason why there is none.
 
 kernels.csv says for each family and version which schedule of this project stands for it (`as_row`: the policy in the
-row), with which settings, and what is taken as something else. Its first line that matches counts.
+row), with which settings, and what is taken as something else. Its first line that matches counts. A setting with the name
+of a GPU before it, such as B300.grid, goes for rows of that GPU only. `packs` kernels around collectives bring `packed`
+tensors of Q, K, V and O into their layout: none where the stores of a kernel do so themselves
+(https://github.com/flashinfer-ai/flashinfer, docs/design_docs/ulysses_head_chunk_primitives.md).
 """
 
 from __future__ import annotations
@@ -63,8 +66,8 @@ def mapped(row: Row) -> Mapped:
     taken = [text for text in kernel["approximation"].split("; ") if text]
     if row["nearest_variant"]:
         taken.append(f"unknown variant, {row['nearest_variant']} taken")
-    settings = dict(pair.split("=") for pair in kernel["settings"].split(";") if pair)
-    schedule = row["policy"] if kernel["schedule"] == "as_row" else kernel["schedule"]
+    settings = _settings(kernel["settings"], row["gpu"])
+    schedule = settings.get("schedule", row["policy"] if kernel["schedule"] == "as_row" else kernel["schedule"])
     make = {"megamoe": _megamoe, "fa": _attention, "ulysses_a2a": _attention}
     try:
         made = make.get(row.get("operation") or row["table"], _gemm)(row, schedule, settings, taken)
@@ -73,6 +76,13 @@ def mapped(row: Row) -> Mapped:
     if isinstance(made, str):
         return Mapped(skipped=made)
     return Mapped(case=made, approximations=tuple(taken))
+
+
+def _settings(text: str, gpu: str) -> dict[str, str]:
+    """Settings of kernels.csv by name, for one GPU."""
+    pairs = [pair.split("=") for pair in text.split(";") if pair]
+    plain = {name: value for name, value in pairs if "." not in name}
+    return plain | {name.removeprefix(f"{gpu}."): value for name, value in pairs if name.startswith(f"{gpu}.")}
 
 
 def _megamoe(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]) -> Case | Reason:
@@ -86,18 +96,19 @@ def _megamoe(row: Row, schedule: str, settings: Mapping[str, str], taken: list[s
     shape = megamoe.MegaMoe(
         **sizes, tokens=int(row["tokens_per_rank"]), ranks=_gpus(row, taken), numbers=numbers, combine=combine
     )
-    policy = (
-        megamoe.ExpertWave(experts_per_wave=shape.experts // shape.ranks)
-        if schedule == "one_wave"
-        else megamoe.POLICIES[schedule]()
-    )
     return MegaMoeCase(
         shape,
-        policy,
+        _split(settings) if schedule == "split" else megamoe.POLICIES[schedule](),
         release=cast(Any, settings.get("release", "june")),
         launches=int(settings.get("launches", 0)),
         swap_ab=_swaps(shape, settings.get("swap_ab", "")),
     )
+
+
+def _split(settings: Mapping[str, str]) -> megamoe.Policy:
+    """Two launches, whose times the tables add up, with the L1 tile that a setting names."""
+    l1_block_n = int(settings["l1_block_n"]) if "l1_block_n" in settings else None
+    return megamoe.Split(l1_block_n=l1_block_n, launch_gap_ps=0)
 
 
 def _swaps(shape: megamoe.MegaMoe, rule: str) -> bool:
@@ -137,7 +148,15 @@ def _attention(row: Row, schedule: str, settings: Mapping[str, str], taken: list
         "kv": shape.qkv_bytes_sent - (ranks - 1) * shape.local_tokens * shape.local_heads * shape.head_dim
         * ELEMENT_BYTES * shape.batch,
     }[settings.get("before", "")]  # fmt: skip
-    return AttentionCase(shape, attention_a2a.Policy(cast(Any, schedule)), int(settings.get("launches", 0)), before)
+    tensor = shape.batch * shape.local_tokens * shape.heads * shape.head_dim * ELEMENT_BYTES  # Q, K, V or O of a rank
+    return AttentionCase(
+        shape,
+        attention_a2a.Policy(cast(Any, schedule)),
+        int(settings.get("launches", 0)),
+        before,
+        int(settings.get("packs", 0)),
+        int(settings.get("packed", 0)) * tensor,
+    )
 
 
 def _gemm(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]) -> Case | Reason:
@@ -148,8 +167,17 @@ def _gemm(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]
     if missing(row, "m", "n", "k"):
         return "shape missing"
     m, n, k = (int(row[name]) for name in ("m", "n", "k"))
-    algorithm = cast(Any, settings.get("algorithm", "two_shot"))
-    shape = tensor_parallel.TensorParallel(row["operation"], m, n, k, _gpus(row, taken), algorithm)
+    whole = int(settings.get("whole_tiles", 1))  # rows to which the kernel fills up
+    shape = tensor_parallel.TensorParallel(
+        row["operation"],
+        -(-m // whole) * whole,
+        n,
+        k,
+        _gpus(row, taken),
+        cast(Any, settings.get("algorithm", "two_shot")),
+        block_n=int(settings.get("block_n", 256)),
+        grid=int(settings["grid"]) if "grid" in settings else None,
+    )
     sms = int(settings.get("sms", 0)) if schedule == "reserved_sms" else 0
     return GemmCase(shape, tensor_parallel.Policy(cast(Any, schedule), reserved_sms=sms))
 

@@ -57,10 +57,22 @@ def test_a_wave_kernel_has_the_shape_and_release_of_its_row():
     assert case.policy == megamoe.ExpertWave()
 
 
-def test_two_launches_are_one_wave_of_all_experts():
+def test_two_launches_have_the_l1_tile_of_their_name_or_of_the_published_table():
+    tiles = {
+        version: {case.policy.l1_block_n for case in cases_of("deepgemm", version)}
+        for version in ("sm90_split_l1bn512", "sm90_split_staged_nmajor", "sm90_split_selector_final")
+    }
+    assert tiles == {
+        "sm90_split_l1bn512": {512},
+        "sm90_split_staged_nmajor": {256},
+        "sm90_split_selector_final": {None},
+    }
+
+
+def test_two_launches_have_a_schedule_of_their_own():
     for case in cases_of("deepgemm", "sm90_split_pr383"):
-        assert case.policy.experts_per_wave == case.shape.experts // 8
-        assert case.launches == 1
+        assert case.policy == megamoe.Split(launch_gap_ps=0)  # the times of both kernels are added up
+        assert case.launches == 0
 
 
 def test_swapped_operands_follow_the_public_rules():

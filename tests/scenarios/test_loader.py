@@ -4,9 +4,8 @@ import math
 
 import pytest
 from xstage.scenarios.catalogue import entries, find_any
-from xstage.scenarios.loader import build_program, load, parse_overrides, resolve, schemas
+from xstage.scenarios.loader import build_program, load, parse_overrides, resolve
 from xstage.scenarios.schema import Scenario
-from xstage.scenarios.workloads import WORKLOADS
 from xstage.sim.checked import check
 from xstage.sim.errors import InputError
 from xstage.sim.schedules.burst_train import BurstTrain
@@ -226,9 +225,16 @@ def test_a_train_of_nothing_is_a_program():
     assert len(program.lanes) == 0
 
 
-def test_the_schemas_describe_every_kind_and_key():
-    scenario = schemas()["scenario"]
-    assert set(Scenario.model_fields) == set(scenario["properties"])
-    assert set(scenario["properties"]["workload"]["discriminator"]["mapping"]) == set(WORKLOADS)
-    assert scenario["$defs"]["BurstTrainWorkload"]["properties"]["burst"]["type"] == "string"
-    assert scenario["additionalProperties"] is False
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("gap", "workload.gap"),
+        ("brst", "workload.burst"),
+        ("drain_rate", "machine.interconnect.drain_rate"),
+        ("stage.capacity_gpu", "machine.stage.capacity_gpu"),
+        ("wrokload.gap", "workload"),
+    ],
+)
+def test_a_key_without_its_path_is_answered_with_the_path(key, meant):
+    with pytest.raises(InputError, match=f"did you mean '{meant}'"):
+        load("periodic-train", {key: "3 us"})

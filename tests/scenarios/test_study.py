@@ -1,11 +1,12 @@
 """What a study file means: which points there are, in which order, and where an error is said to be."""
 
 import pytest
-from xstage.scenarios.catalogue import entries
+from xstage.scenarios.catalogue import entries, find
 from xstage.scenarios.study import load_study
-from xstage.scenarios.study_values import Range, condition
+from xstage.scenarios.study_values import Range, comparable, condition
 from xstage.sim.checked import check
 from xstage.sim.errors import InputError
+from xstage.sim.execute import simulate
 
 STUDIES = [entry.name for entry in entries("study")]
 
@@ -171,3 +172,29 @@ def test_a_scenario_may_stand_in_the_study_or_beside_it(tmp_path):
     for name in ("mine.yaml", "beside.yaml"):
         loaded = load_study(tmp_path / name)
         assert loaded.resolve(next(loaded.points())).scenario.workload.producers == 1
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_first_line_of_a_study_is_the_question_that_it_answers(name):
+    first = find(name, "study").read_text().splitlines()[0]
+    assert first.startswith("question: ") and first.endswith("?")
+
+
+SIZES = ("workload.tokens", "workload.gpus", "workload.burst", "workload.producers", "workload.m")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_smallest_point_of_every_study_runs(name):
+    loaded = load_study(name)
+
+    def size(point):
+        changes = {path: change.data for path, change in loaded.changes(point).items()}
+        return [comparable(changes[path])[1] for path in SIZES if path in changes]
+
+    resolved = loaded.resolve(min(loaded.points(), key=size))
+    assert simulate(resolved.program(), resolved.fabric(), trace="off").makespan_ps > 0
+
+
+def test_a_cell_shows_a_mapping_in_one_line():
+    loaded = study({"workload.producers": [1], "disturb": [{"late_gpu": {"gpu": 1, "by": "1 us"}}, {}]})
+    assert [row[1] for row in rows(loaded)] == ["late_gpu=(gpu=1 by=1 us)", ""]
