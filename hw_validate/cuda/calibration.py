@@ -1,0 +1,343 @@
+"""Results of microbenchmarks as a calibration: T_iss0, R and Q of a GPU's stage, and what they depend on.
+
+    all SMs         isolated bursts and trains, by the fit that every backend shares (sim/calibrate.py)
+    fewer SMs       isolated bursts for each number K of producers; Q(K) as a share of each SM, of the GPU, or the smaller
+    costs           what releases, flags, tickets and barriers take
+
+The machine that comes of it is GPU 0, the producers, and GPU 1, what they store to; with transport `peer` all GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...sim.calibrate import LEAST_ROUNDS, BurstTimes, Calibration, Mode, NoLawError, fit
+from ...sim.calibrated_machine import machine_of
+from ...sim.errors import InputError
+from ...sim.machine import Machine
+from ..centre import centre
+from ..validate import Calibrated
+from .capacity import CapacityByProducers, fit_capacity
+from .container import Container
+from .noted import Noted, gap_ns, issue_ns
+from .parts import AGAIN
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SKIPPED_SHARE = 1 / 3
+"""Of a train, what does not count: the stage is filling up."""
+LEAST_NS = 0.1
+REFERENCE_BYTES = 32768.0
+SIMULATED_GRANULES = 48
+"""Granules that the simulation cuts a burst at the knee into."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What is paid beside stores, in ns (None: not measured): a release at system scope after a burst of each size, one way
+    of a flag between SMs, a ticket from a counter shared by K SMs, the barrier of the grid, and noting a time."""
+
+    release_ns: dict[int, float]
+    flag_one_way_ns: float | None
+    ticket_ns: dict[int, float]
+    barrier_ns: float | None
+    noting_ns: float
+
+    @property
+    def release_alone_ns(self) -> float:
+        """A release with nothing to wait for."""
+        return self.release_ns.get(0, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class GpuCalibration:
+    """Everything that results of microbenchmarks say. `seen` is what the shared interface carries on."""
+
+    seen: Calibrated
+    costs: Costs
+    capacity: CapacityByProducers | None
+    long_run_gbs: float | None
+
+    @property
+    def machine(self) -> Machine:
+        return self.seen.machine
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields of every calibration, and what only a GPU has."""
+        more: dict[str, Any] = {
+            "costs": asdict(self.costs),
+            "capacity_by_producers": None if self.capacity is None else asdict(self.capacity),
+            "long_run_gbs": self.long_run_gbs,
+        }
+        return self.seen.as_dict() | more
+
+    def write(self, path: str | Path) -> None:
+        """The machine file, for `--machine` or a scenario."""
+        self.seen.write(path)
+
+
+def part(results: Container, name: str) -> Noted:
+    """A part that has run. Raises `InputError` that says why it has not."""
+    told = results.header["parts"].get(name)
+    if told is None or told["state"] != "done":
+        why = "was not planned" if told is None else f"{told['state']}: {told['why']}"
+        raise InputError(f"is needed, but {why}", field=f"part {name} of the results")
+    groups = results.header["plan"]["parts"][AGAIN.get(name, name)]["groups"]
+    return Noted.of(results.under(f"part/{name}"), groups)
+
+
+def has_part(results: Container, name: str) -> bool:
+    return bool(results.header["parts"].get(name, {}).get("state") == "done")
+
+
+def calibrate(results: Container) -> GpuCalibration:
+    """The calibration of a results file. Raises `InputError` where parts are missing, `NoLawError` where there is no law."""
+    bursts = part(results, "bursts")
+    costs = costs_of(results)
+    times = burst_times(results, bursts, costs.noting_ns)
+    warnings = list(results.header["warnings"])
+    try:
+        found = _fit(times)
+    except NoLawError as refusal:
+        found, times = _with_fewer(results, costs.noting_ns, refusal)
+        warnings.append(
+            f"with all SMs there is no law to be seen ({refusal}): the numbers are those of {found.producers} SMs"
+        )
+    capacity = capacity_by_producers(results, costs.noting_ns, found) if has_part(results, "producers") else None
+    sizes, control = _by_size(bursts, "control", 1, costs.noting_ns)
+    _, completed = _by_size(bursts, "completed", 2, costs.noting_ns)
+    seen = Calibrated(
+        calibration=found,
+        machine=_machine(results, found, capacity),
+        times=times,
+        control_ns=control,
+        completed_ns=completed,
+        isolated_bytes=sizes,
+        host=_host(results, bursts),
+        warnings=warnings,
+    )
+    return GpuCalibration(seen, costs, capacity, _long_run_gbs(results))
+
+
+def burst_times(results: Container, bursts: Noted, noting_ns: float) -> BurstTimes:
+    """Issue times of all isolated bursts and trains by round; trains take as many rounds as they have, repeated in turn."""
+    sizes, isolated = _by_round(bursts, "isolated", 1, noting_ns)
+    gaps = np.full(len(sizes), np.inf)
+    if has_part(results, "trains"):
+        trains = part(results, "trains")
+        train_sizes, train_gaps, issued = _trains(trains, noting_ns)
+        turns = np.arange(len(isolated)) % len(issued)
+        sizes, gaps = np.concatenate([sizes, train_sizes]), np.concatenate([gaps, train_gaps])
+        isolated = np.concatenate([isolated, issued[turns]], axis=1)
+    producers = int(bursts.table["producers"][bursts.rows("isolated")[0]])
+    # No time is known better than what noting it takes: without this the smallest bursts would count most.
+    resolution = max(noting_ns, 1 / float(np.median(bursts.cycles_per_ns)))
+    return BurstTimes(producers, sizes, gaps, np.maximum(isolated, LEAST_NS), resolution)
+
+
+def _fit(times: BurstTimes) -> Calibration:
+    """By the way of meeting in trains that describes them better: producers neither march in step nor quite drift apart."""
+    modes: tuple[Mode, ...] = ("free_running", "synchronised")
+    if times.producers == 1 or times.isolated.all():
+        modes = ("synchronised",)
+    reference = float(min(REFERENCE_BYTES, times.burst_bytes[times.isolated].max()))
+    fits, refusals = [], []
+    for mode in modes:
+        try:
+            fits.append(fit(times, mode, reference_bytes=reference))
+        except NoLawError as refusal:
+            refusals.append(refusal)
+    if not fits:
+        raise refusals[0]
+    return min(fits, key=lambda found: found.residual_pct)
+
+
+def _with_fewer(results: Container, noting_ns: float, refusal: NoLawError) -> tuple[Calibration, BurstTimes]:
+    """The calibration of the most SMs, fewer than all, whose isolated bursts show a knee; else the refusal is raised.
+
+    All SMs together may fill a small stage with less than the smallest burst.
+    """
+    if not has_part(results, "producers"):
+        raise refusal
+    for times in _times_by_producers(part(results, "producers"), noting_ns)[::-1]:
+        try:
+            return _fit(times), times
+        except (NoLawError, InputError):
+            continue
+    raise refusal
+
+
+def _times_by_producers(noted: Noted, noting_ns: float) -> list[BurstTimes]:
+    """Isolated bursts of each number of producers, fewest first."""
+    rows = noted.rows("producers")
+    counts = noted.table["producers"][rows]
+    made = []
+    for count in np.unique(counts):
+        sizes, issued = _of_rows(noted, rows[counts == count], 1, noting_ns)
+        if len(issued) >= LEAST_ROUNDS:
+            alone = np.full(len(sizes), np.inf)
+            made.append(BurstTimes(int(count), sizes, alone, np.maximum(issued, LEAST_NS), noting_ns))
+    return made
+
+
+def capacity_by_producers(results: Container, noting_ns: float, all_sms: Calibration) -> CapacityByProducers | None:
+    """Q(K) from isolated bursts of each number of producers, and of all. None where fewer than two K have a knee."""
+    found: dict[int, float] = {all_sms.producers: all_sms.capacity_bytes.value}
+    refused: dict[int, str] = {}
+    for times in _times_by_producers(part(results, "producers"), noting_ns):
+        if times.producers in found:
+            continue
+        try:
+            found[times.producers] = fit(times, draws=60).capacity_bytes.value
+        except (NoLawError, InputError) as error:
+            refused[times.producers] = str(error)
+    if len(found) < 2:
+        return None
+    return fit_capacity(np.array(list(found), dtype=float), np.array(list(found.values())), refused)
+
+
+def costs_of(results: Container) -> Costs:
+    """Costs of whatever parts there are; noting a time is needed."""
+    clock = part(results, "clock")
+    noting = float(np.median([issue_ns(clock, int(i)) for i in clock.rows("noting")]))
+    if not has_part(results, "costs"):
+        return Costs({}, None, {}, None, noting)
+    noted = part(results, "costs")
+
+    def between(group: str, first: int, last: int) -> dict[int, list[float]]:
+        found: dict[int, list[float]] = {}
+        for i in noted.rows(group):
+            key = int(noted.table["bytes" if "release" in group else "producers"][i])
+            times = noted.ns(int(i))
+            if group == "flag":
+                times = times[:1]
+            found.setdefault(key, []).append(float(np.median(times[..., last] - times[..., first])))
+        return found
+
+    def middle(found: dict[int, list[float]]) -> dict[int, float]:
+        return {key: max(0.0, float(np.median(values)) - noting) for key, values in sorted(found.items())}
+
+    flag, barrier = middle(between("flag", 0, 1)), middle(between("barrier", 0, 1))
+    return Costs(
+        release_ns=middle(between("release", 1, 2)),
+        flag_one_way_ns=next(iter(flag.values())) / 2 if flag else None,
+        ticket_ns=middle(between("ticket", 0, 1)),
+        barrier_ns=next(iter(barrier.values())) if barrier else None,
+        noting_ns=noting,
+    )
+
+
+def drift_pct(results: Container) -> float | None:
+    """How far isolated bursts had moved at the end: median |now / then - 1| over sizes. None if not measured again."""
+    if not (has_part(results, "drift") and has_part(results, "bursts")):
+        return None
+    sizes, then = _by_size(part(results, "bursts"), "isolated", 1, 0.0)
+    again, now = _by_size(part(results, "drift"), "isolated", 1, 0.0)
+    common = np.intersect1d(sizes, again)
+    ratio = now[np.isin(again, common)] / then[np.isin(sizes, common)]
+    return float(100 * np.median(np.abs(ratio - 1)))
+
+
+def _by_round(noted: Noted, group: str, mark: int, noting_ns: float) -> tuple[Array, Array]:
+    return _of_rows(noted, noted.rows(group), mark, noting_ns)
+
+
+def _of_rows(noted: Noted, rows: Array, mark: int, noting_ns: float) -> tuple[Array, Array]:
+    """Sizes in order, and mean times from start to `mark` over SMs, [rounds, sizes]."""
+    table = noted.table[rows]
+    rate = noted.cycles_per_ns
+    took = np.array([_mean_cycles(noted.cycles(int(i)), mark) / rate[i] for i in rows]) - noting_ns
+    sizes, rounds = np.unique(table["bytes"]), np.unique(table["round"])
+    made = np.full((len(rounds), len(sizes)), np.nan)
+    made[np.searchsorted(rounds, table["round"]), np.searchsorted(sizes, table["bytes"])] = took
+    whole = ~np.isnan(made).any(axis=1)
+    return sizes.astype(float), made[whole]
+
+
+def _mean_cycles(marks: Array, mark: int) -> float:
+    return float((marks[..., mark] - marks[..., 0]).mean())
+
+
+def _by_size(noted: Noted, group: str, mark: int, noting_ns: float) -> tuple[Array, Array]:
+    sizes, times = _by_round(noted, group, mark, noting_ns)
+    return sizes, np.asarray(centre(times, axis=0))
+
+
+def _trains(noted: Noted, noting_ns: float) -> tuple[Array, Array, Array]:
+    """Sizes and true gaps of trains, and mean issue times of the bursts that count, [rounds, trains]."""
+    rows = noted.rows("train")
+    skip = int(noted.table["bursts"][rows[0]] * SKIPPED_SHARE)
+    configs, rounds = np.unique(noted.table["config"][rows]), np.unique(noted.table["round"][rows])
+    issued, gaps = (np.full((len(rounds), len(configs)), np.nan) for _ in range(2))
+    sizes = np.zeros(len(configs))
+    for i in rows:
+        row = noted.table[i]
+        at = np.searchsorted(rounds, row["round"]), np.searchsorted(configs, row["config"])
+        issued[at] = issue_ns(noted, int(i), skip) - noting_ns
+        gaps[at] = gap_ns(noted, int(i), skip) + noting_ns
+        sizes[at[1]] = row["bytes"]
+    return sizes, np.asarray(centre(gaps, axis=0)), issued
+
+
+def _long_run_gbs(results: Container) -> float | None:
+    """R as long bursts without a gap tell it once the first has filled the stage, with no fit (None: not measured)."""
+    if not has_part(results, "trains"):
+        return None
+    noted = part(results, "trains")
+    rows = noted.rows("long run")
+    table = noted.table
+    rates = [table["producers"][i] * table["bytes"][i] / issue_ns(noted, int(i), skip=1) for i in rows]
+    return float(np.median(rates)) if rates else None
+
+
+def _machine(results: Container, found: Calibration, capacity: CapacityByProducers | None) -> Machine:
+    header = results.header
+    gpu = header["machine"]["devices"][header["transport"]["devices"][0]]
+    transport = header["transport"]["name"]
+    ranks = len(header["transport"]["devices"])
+    name = f"{gpu['name'].lower().replace(' ', '-')}-{transport}"
+    source = (
+        f"xstage calibrate --backend cuda --transport {transport} on {gpu['name']}, {found.producers} producing SMs"
+    )
+    granule = _granule(found)
+    machine = machine_of(found, name, source, f"{found.producers} SMs of {gpu['name']}, transport {transport}", granule)
+    if capacity is None and ranks < 3:
+        return machine
+    data = machine.model_dump(mode="json", exclude_unset=True)
+    if capacity is not None:
+        told = f"{source}; Q(K) of {len(capacity.producers)} numbers of SMs is that of {capacity.form}"
+        told += f" (median miss {capacity.missed_pct[capacity.form]:.1f} %)" + (
+            f"; {capacity.bound}" if capacity.bound else ""
+        )
+        each = max(granule, round(capacity.per_sm_bytes), round(found.capacity_bytes.value / found.producers))
+        data["stage"]["capacity_sm"] = {"value": f"{each} B", "source": told}
+    if ranks > 2:
+        data["interconnect"]["gpus"] = {"value": ranks, "source": f"{source}: GPUs that reach each other"}
+    return Machine.parse(data)
+
+
+def _granule(found: Calibration) -> int:
+    """A power of two that cuts the knee finely enough and keeps simulations small."""
+    wanted = found.knee_bytes.value / SIMULATED_GRANULES
+    room = found.capacity_bytes.value / found.producers
+    return int(2 ** np.clip(np.floor(np.log2(max(64.0, min(wanted, room)))), 6, 12))
+
+
+def _host(results: Container, bursts: Noted) -> dict[str, Any]:
+    header = results.header
+    gpu = header["machine"]["devices"][header["transport"]["devices"][0]]
+    return {
+        "processor": gpu["name"],
+        "transport": header["transport"]["name"],
+        "gpus": len(header["transport"]["devices"]),
+        "compute_capability": gpu["compute_capability"],
+        "sms": gpu["sms"],
+        "sm_clock_mhz": 1000 * float(np.median(bursts.cycles_per_ns)),
+        "clock_moved_pct": bursts.clock_moved_pct(),
+        "timer_tick_ns": part(results, "clock").tick_ns(),
+        "store": "16 bytes a thread, 8 warps an SM",
+        **{key: header["machine"]["platform"].get(key) for key in ("cuda_driver", "cuda_runtime", "driver", "cupy")},
+    }

@@ -1,0 +1,257 @@
+"""Run a plan on the GPUs of this computer:  python -m xstage.hw_validate.cuda.collect PLAN.npz -o RESULTS.npz
+
+Needs NumPy and CuPy and nothing else, so that it runs on a bare cluster node; plans are made, and results are read,
+elsewhere (`xstage calibrate|validate --backend cuda --plan FILE | --results FILE`). The results are written after every
+part, so that whatever ends a run early, what was measured is kept; they say which parts are whole, and why others are not.
+
+Exit codes: 0 all parts that this computer can run have run, 2 bad input, 1 failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...sim.errors import InputError, XstageError
+from ..measuring import Progress, silent
+from .container import Container, check_suffix, load, save
+from .device import Devices
+from .noted import Noted, knee_ratio
+from .parts import AGAIN, PARTS, runs_here
+from .run_bursts import THREADS, BurstRunner, scout
+from .run_programs import Replays, run_programs
+from .transport import AUTO, TRANSPORTS, USUAL_BYTES, Transport, open_transport, peer_matrix
+
+CLOCK_MOVED_PCT = 2.0
+LEAST_KNEE_RATIO = 1.25
+"""Below it the calibration, too, will refuse to call it a knee."""
+AGAIN_ROUNDS = 3
+LAST_PARTS = ("completion", "width", "neighbours", "feed", "bulk", "incast")
+"""Parts that come after the Programs: they tell more, but nothing is built on them."""
+INTERRUPTED = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure. `budget_s` is the time after which no further part is begun."""
+
+    transport: str = AUTO
+    gpus: int | None = None
+    budget_s: float | None = None
+    most_bytes: int = USUAL_BYTES
+    ctas: int | None = None
+    threads: int = THREADS
+
+
+class Collector:
+    """One run of a plan. `results` grows part by part, and is written to `output` each time."""
+
+    def __init__(
+        self, plan: Container, devices: Devices, output: str | Path, settings: Settings, progress: Progress
+    ) -> None:
+        self.plan, self.devices, self.output = plan, devices, output
+        self.settings, self.progress = settings, progress
+        self.started = time.perf_counter()
+        names = [name for name in PARTS if name in plan.header["parts"]]  # in the order of what they are worth
+        names += ["programs"] if plan.header.get("programs") else []
+        self.order = [n for n in names if n not in LAST_PARTS] + [n for n in names if n in LAST_PARTS]
+        self.order += [again for again, part in AGAIN.items() if part in names]
+        header = {
+            "plan": plan.header,
+            "plan_digest": plan.digest(),
+            "machine": {
+                "platform": devices.platform(),
+                "devices": [asdict(one) for one in devices.facts()],
+                "peer_matrix": peer_matrix(devices),
+            },
+            "transport": {},
+            "warnings": [],
+            "parts": {name: {"state": "not run", "why": "the run ended before"} for name in self.order},
+            "complete": False,
+        }
+        self.results = Container("results", header, dict(plan.arrays))
+
+    @property
+    def header(self) -> dict[str, Any]:
+        return self.results.header
+
+    def run(self) -> Container:
+        """Run all parts. An error is raised after what was measured before it has been written, marked as partial."""
+        self._save()
+        part = "start"
+        try:
+            s = self.settings
+            with open_transport(self.devices, s.transport, s.gpus, s.most_bytes) as transport:
+                self._note_transport(transport)
+                with BurstRunner(self.devices, transport, s.ctas, s.threads) as runner:
+                    self._scout(runner)
+                    for number, part in enumerate(self.order):
+                        self.progress(f"measuring {part}", number / len(self.order))
+                        self._part(part, runner, transport)
+            self.header["complete"] = all(p["state"] in ("done", "skipped") for p in self.header["parts"].values())
+            self._save()
+        except BaseException as error:
+            why = str(error) if isinstance(error, XstageError) else f"{type(error).__name__} {error}".strip()
+            state = {"state": "failed", "why": why}
+            self.header["failed"] = {"part": part, "why": why}
+            if part in self.header["parts"]:
+                self.header["parts"][part] |= state
+            self._save()
+            raise
+        return self.results
+
+    def _part(self, name: str, runner: BurstRunner, transport: Transport) -> None:
+        told = self.header["parts"][name]
+        spent = time.perf_counter() - self.started
+        if self.settings.budget_s is not None and spent > self.settings.budget_s:
+            told |= {"state": "not run", "why": f"the budget of {self.settings.budget_s:g} s was spent"}
+            return
+        rank = transport.ranks[0]
+        if (why := runs_here(name, transport.name, rank.compute_capability, transport.n_ranks)) is not None:
+            told |= {"state": "skipped", "why": why}
+            return
+        before = self.devices.now(rank.index)
+        begun = time.perf_counter()
+        more = self._programs(runner, transport) if name == "programs" else self._bursts(name, runner)
+        told |= {"state": "done", "why": None, "before": before, "after": self.devices.now(rank.index)}
+        told |= {"wall_s": time.perf_counter() - begun, **more}
+        self._save()
+
+    def _bursts(self, name: str, runner: BurstRunner) -> dict[str, Any]:
+        table = self.plan.arrays[f"part/{AGAIN.get(name, name)}/table"]
+        if name in AGAIN:
+            table = table[table["round"] < AGAIN_ROUNDS]
+        resolved = runner.resolve(table)
+        done = runner.run(resolved)
+        self.results.arrays.update({f"part/{name}/{key}": array for key, array in done.arrays().items()})
+        noted = Noted.of(done.arrays(), self._groups(name))
+        moved = noted.clock_moved_pct()
+        if moved > CLOCK_MOVED_PCT:
+            self._warn(
+                f"{name}: the SM clock moved by {moved:.1f} % while it ran; times are in ns by the clock of each moment"
+            )
+        if name == "bursts" and (ratio := knee_ratio(noted)) < LEAST_KNEE_RATIO:
+            self._warn(
+                f"Q cannot be seen: a byte of the largest bursts takes {ratio:.2f} times as long as one of the smallest "
+                f"(a knee needs {LEAST_KNEE_RATIO:g} times); larger bursts, more producers or another transport may show it"
+            )
+        left = len(table) - len(resolved)
+        return {
+            "rows": len(resolved),
+            "rows_left_out": left,
+            "cycles_per_ns": done.cycles_per_ns(),
+            "clock_moved_pct": moved,
+            "offsets_ns": noted.offsets_ns(),
+            "kernel_s": done.wall_s,
+        }
+
+    def _programs(self, runner: BurstRunner, transport: Transport) -> dict[str, Any]:
+        replays = Replays(runner.cycles_per_ns, self.results.arrays, [{} for _ in self.plan.header["programs"]])
+        self.header["parts"]["programs"] |= replays.told()
+        run_programs(self.plan, self.devices, transport, replays, runner.ctas, self._left_s, self.progress)
+        for number, told in enumerate(replays.programs):
+            if "skipped" in told:
+                self._warn(f"program {number} did not run: {told['skipped']}")
+        return replays.told()
+
+    def _left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        spent = time.perf_counter() - self.started
+        return float("inf") if self.settings.budget_s is None else self.settings.budget_s - spent
+
+    def _groups(self, name: str) -> list[dict[str, Any]]:
+        groups: list[dict[str, Any]] = self.plan.header["parts"][AGAIN.get(name, name)]["groups"]
+        return groups
+
+    def _scout(self, runner: BurstRunner) -> None:
+        run = scout(runner)
+        self.header["scout"] = {
+            "drain_gbs": runner.drain_gbs,
+            "cycles_per_ns": runner.cycles_per_ns,
+            "kernel_s": run.wall_s,
+            "region_bytes": runner.region_bytes,
+            "kernels": {str(device): needs for device, needs in runner.kernels.items()},
+        }
+        self._save()
+
+    def _note_transport(self, transport: Transport) -> None:
+        self.header["transport"] = transport.as_dict()
+        for warning in transport.warnings:
+            self._warn(warning)
+
+    def _warn(self, text: str) -> None:
+        self.header["warnings"].append(text)
+        print(f"warning: {text}", file=sys.stderr)
+
+    def _save(self) -> None:
+        save(self.results, self.output)
+
+
+def collect(
+    plan: Container,
+    devices: Devices,
+    output: str | Path,
+    settings: Settings | None = None,
+    progress: Progress = silent,
+) -> Container:
+    """Run `plan` and write results to `output` after every part. Raises errors of errors.py and `InputError`."""
+    unknown = [name for name in plan.header["parts"] if name not in PARTS]
+    if unknown:
+        raise InputError("are unknown", field="parts of the plan", value=unknown, allowed=tuple(PARTS))
+    return Collector(plan, devices, output, settings or Settings(), progress).run()
+
+
+def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] | None = None) -> int:
+    """The command line; `devices` makes the devices (default: CuPy's)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m xstage.hw_validate.cuda.collect", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("plan", metavar="PLAN.npz")
+    parser.add_argument("-o", "--output", required=True, metavar="RESULTS.npz")
+    parser.add_argument("--transport", choices=(AUTO, *TRANSPORTS), help="default: as planned")
+    parser.add_argument("--gpus", type=int, help="how many GPUs take part in transport peer (default: all)")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no further part after this long")
+    try:
+        given = parser.parse_args(arguments)
+    except SystemExit as asked:
+        return int(asked.code or 0)
+    try:
+        check_suffix(given.output, "--output")
+        plan = load(given.plan, "plan")
+        settings = Settings(given.transport or plan.header.get("transport", AUTO), given.gpus, given.budget)
+        results = collect(plan, (devices or cupy_devices)(), given.output, settings, _told)
+    except InputError as error:
+        return _failed(error, 2)
+    except XstageError as error:
+        return _failed(error, 1)
+    except KeyboardInterrupt:
+        print("collect: interrupted; what was measured is kept", file=sys.stderr)
+        return INTERRUPTED
+    states = {name: told["state"] for name, told in results.header["parts"].items()}
+    print(json.dumps({"results": given.output, "complete": results.header["complete"], "parts": states}))
+    return 0
+
+
+def cupy_devices() -> Devices:
+    from .cupy_devices import CupyDevices
+
+    return CupyDevices()
+
+
+def _told(doing: str, share: float) -> None:
+    print(f"{100 * share:3.0f} %  {doing}", file=sys.stderr)
+
+
+def _failed(error: XstageError, code: int) -> int:
+    print(f"collect: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,354 @@
+"""`Devices` on CuPy: the one file that calls CUDA.
+
+Modules are loaded eagerly and everything is allocated before a kernel runs, because loading and allocating may wait for
+kernels that are running, which may wait for each other. Host memory is pinned and mapped; its address holds on every GPU
+(unified addressing). A kernel is told to give up by a word in the GPU's own memory, written by a copy engine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .compile import kernel_text
+from .cupy_errors import INSTALL, told
+from .device import Buffer, DeviceFacts, Launch
+from .errors import (
+    DeviceLostError,
+    KernelError,
+    KernelTimeoutError,
+    NoGpuError,
+)
+
+WHEELS = ("cupy-cuda12x", "cupy-cuda13x")
+OPTIONS = ("-std=c++17",)
+GRACE_S = 5.0
+"""How long kernels may take to notice that they are to give up."""
+POLL_S = 0.001
+
+_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+_MAPPED_AND_PORTABLE = 3
+# Numbers of cudaDeviceAttr, which do not change; properties do (CUDA 13 dropped the clock).
+_ATTRIBUTES = {
+    "clock_khz": 13, "sms": 16, "can_map_host_memory": 19, "ecc": 32, "memory_clock_khz": 36, "memory_bus_bits": 37,
+    "l2_bytes": 38, "unified_addressing": 41, "major": 75, "minor": 76, "shared_per_sm_bytes": 81,
+    "host_native_atomics": 86, "cooperative": 95, "shared_per_block_bytes": 97,
+}  # fmt: skip
+
+
+class _PastDeadlineError(KernelTimeoutError):
+    """Our own deadline has passed, and the kernel still runs."""
+
+
+class CupyDevices:
+    """All GPUs. Raises `NoGpuError` where there is none, CuPy is missing, or its wheel does not fit the driver.
+
+    `cupy` is the module; tests pass one of their own.
+    """
+
+    def __init__(self, cupy: Any = None) -> None:
+        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+        os.environ.setdefault("CUPY_CACHE_IN_MEMORY", "1")  # a node's home may be read-only, or shared by others
+        self._cupy = cupy if cupy is not None else _import_cupy()
+        self._runtime = self._cupy.cuda.runtime
+        self.lost = False
+        self._kernels: dict[tuple[int, str, str], Any] = {}
+        self._limits: dict[tuple[int, str, str], int] = {}
+        with told("looking for GPUs"):
+            self.count = int(self._runtime.getDeviceCount())
+        if self.count == 0:
+            raise NoGpuError("looking for GPUs: there is no GPU that this process may use")
+        self._facts = [self._facts_of(i) for i in range(self.count)]
+        self._streams: list[Any] = []
+        self._side_streams: list[Any] = []
+        for i in range(self.count):
+            with told(f"starting GPU {i}"), self._cupy.cuda.Device(i):
+                self._streams.append(self._cupy.cuda.Stream(non_blocking=True))
+                self._side_streams.append(self._cupy.cuda.Stream(non_blocking=True))
+        self._give_up = self.host_memory(8)
+        self._give_up.write(np.array([2, 0], dtype=np.uint32))
+
+    def facts(self) -> list[DeviceFacts]:
+        return self._facts
+
+    def platform(self) -> dict[str, Any]:
+        """Versions of all that takes part, and the wiring as the driver tells it."""
+        with told("reading versions"):
+            driver, runtime = self._runtime.driverGetVersion(), self._runtime.runtimeGetVersion()
+        wheels = [f"{name} {found}" for name in WHEELS if (found := _installed(name))]
+        return {
+            "cuda_driver": _dotted(driver),
+            "cuda_runtime": _dotted(runtime),
+            "driver": _smi("--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
+            "cupy": str(getattr(self._cupy, "__version__", "")),
+            "wheels": wheels,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "topology": _smi("topo", "-m"),
+            "module_loading": os.environ["CUDA_MODULE_LOADING"],
+        }
+
+    def can_access(self, device: int, peer: int) -> bool:
+        with told(f"asking whether GPU {device} can reach GPU {peer}"):
+            return bool(self._runtime.deviceCanAccessPeer(device, peer))
+
+    def enable_access(self, device: int, peer: int) -> None:
+        with told(f"letting GPU {device} store to GPU {peer}"), self._cupy.cuda.Device(device):
+            try:
+                self._runtime.deviceEnablePeerAccess(peer)
+            except Exception as error:
+                if "PeerAccessAlreadyEnabled" not in str(error):
+                    raise
+
+    def device_memory(self, device: int, size: int) -> Buffer:
+        with told(f"taking {size / 2**20:.0f} MiB of GPU {device}"), self._cupy.cuda.Device(device):
+            return _DeviceBuffer(self, self._cupy, device, size)
+
+    def host_memory(self, size: int) -> Buffer:
+        with told(f"pinning {size / 2**20:.0f} MiB of host memory"), self._cupy.cuda.Device(0):
+            return _HostBuffer(self, self._cupy, size)
+
+    def prepare(self, device: int, source: str, kernels: Sequence[str]) -> dict[str, int]:
+        needs = {"registers": 0, "local_bytes": 0, "shared_bytes": 0}
+        with told(f"compiling {source} for GPU {device}"), self._cupy.cuda.Device(device):
+            module = self._cupy.RawModule(code=kernel_text(source), options=OPTIONS, enable_cooperative_groups=True)
+            for name in kernels:
+                kernel = module.get_function(name)
+                self._kernels[device, source, name] = kernel
+                needs["registers"] = max(needs["registers"], int(kernel.num_regs))
+                needs["local_bytes"] = max(needs["local_bytes"], int(kernel.local_size_bytes))
+                needs["shared_bytes"] = max(needs["shared_bytes"], int(kernel.shared_size_bytes))
+        return needs
+
+    def run(self, launches: Sequence[Launch], abort: Sequence[Buffer], deadline_s: float) -> float:
+        for launch in launches:
+            self._check_fits(launch)
+        started = time.perf_counter()
+        try:
+            for launch in launches:
+                self._start(launch)
+            self._wait(launches, started + deadline_s)
+        except _PastDeadlineError:
+            self._abort(launches, abort)
+            self._wait_or_lose(launches, started + deadline_s + GRACE_S)
+            raise
+        except BaseException:
+            self._abort(launches, abort)
+            raise
+        return time.perf_counter() - started
+
+    def now(self, device: int) -> dict[str, Any]:
+        names = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "pstate")
+        told = _smi(
+            "-i", str(self._facts[device].more["pci_bus_id"]), f"--query-gpu={','.join(names)}",
+            "--format=csv,noheader,nounits",
+        )  # fmt: skip
+        return dict(zip(names, (part.strip() for part in told.split(",")), strict=False)) if told else {}
+
+    def _facts_of(self, i: int) -> DeviceFacts:
+        with told(f"reading what GPU {i} is"), self._cupy.cuda.Device(i):
+            found = {name: int(self._runtime.deviceGetAttribute(number, i)) for name, number in _ATTRIBUTES.items()}
+            free, total = (int(size) for size in self._runtime.memGetInfo())
+            name = self._runtime.getDeviceProperties(i)["name"]
+            bus = str(self._runtime.deviceGetPCIBusId(i))
+        return DeviceFacts(
+            index=i,
+            name=name.decode() if isinstance(name, bytes) else str(name),
+            compute_capability=f"{found['major']}{found['minor']}",
+            sms=found["sms"],
+            clock_mhz=found["clock_khz"] / 1000,
+            memory_bytes=total,
+            free_bytes=free,
+            l2_bytes=found["l2_bytes"],
+            shared_per_block_bytes=found["shared_per_block_bytes"],
+            shared_per_sm_bytes=found["shared_per_sm_bytes"],
+            cooperative=bool(found["cooperative"]),
+            more=found | {"pci_bus_id": bus, "numa_node": _numa_node(bus)},
+        )
+
+    def _check_fits(self, launch: Launch) -> None:
+        """Raise for a grid that would not be on the GPU all at once: CuPy would start a smaller one."""
+        key = (launch.device, launch.source, launch.kernel)
+        kernel = self._kernels[key]
+        with told(f"preparing {launch.kernel} on GPU {launch.device}"), self._cupy.cuda.Device(launch.device):
+            if launch.shared_bytes > self._limits.get(key, 0):
+                kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
+                self._limits[key] = launch.shared_bytes
+            an_sm = int(
+                self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+                    kernel.kernel.ptr, launch.block, launch.shared_bytes
+                )
+            )
+        most = an_sm * self._facts[launch.device].sms
+        if launch.grid > most:
+            raise KernelError(
+                f"{launch.kernel} needs {launch.grid} blocks of {launch.block} threads and {launch.shared_bytes} bytes of "
+                f"shared memory at once, GPU {launch.device} has room for {most}"
+            )
+
+    def _start(self, launch: Launch) -> None:
+        kernel = self._kernels[launch.device, launch.source, launch.kernel]
+        stream = self._streams[launch.device]
+        with told(f"starting {launch.kernel} on GPU {launch.device}"), self._cupy.cuda.Device(launch.device), stream:
+            kernel((launch.grid,), (launch.block,), (launch.parameters,), shared_mem=launch.shared_bytes)
+
+    def _wait(self, launches: Sequence[Launch], until: float) -> None:
+        running = list(launches)
+        while running:
+            with told(f"running {running[0].kernel} on GPU {running[0].device}"):
+                running = [one for one in running if not self._is_done(one.device)]
+            if running and time.perf_counter() > until:
+                raise _PastDeadlineError(
+                    f"{running[0].kernel} on GPU {running[0].device} did not end before its deadline and was told to give up"
+                )
+            if running:
+                time.sleep(POLL_S)
+
+    def _is_done(self, device: int) -> bool:
+        with self._cupy.cuda.Device(device):
+            return bool(self._streams[device].done)
+
+    def _wait_or_lose(self, launches: Sequence[Launch], until: float) -> None:
+        try:
+            self._wait(launches, until)
+        except _PastDeadlineError as error:
+            self.lost = True
+            atexit.register(_leave)
+            name = f"GPU {launches[0].device}"
+            raise DeviceLostError(
+                f"{name} does not answer: {launches[0].kernel} did not end {GRACE_S:g} s after it was told to give up"
+            ) from error
+
+    def _abort(self, launches: Sequence[Launch], words: Sequence[Buffer]) -> None:
+        """Tell kernels that run to give up. What goes wrong here must not hide why."""
+        for launch, word in zip(launches, words, strict=True):
+            try:
+                with self._cupy.cuda.Device(launch.device):
+                    stream = self._side_streams[launch.device].ptr
+                    self._runtime.memcpyAsync(word.address, self._give_up.address, 4, _HOST_TO_DEVICE, stream)
+            except Exception:  # the device may be gone: then there is nobody to tell
+                continue
+
+
+class _DeviceBuffer:
+    def __init__(self, owner: CupyDevices, cupy: Any, device: int, size: int) -> None:
+        self._owner, self._cupy, self._device, self.size = owner, cupy, device, size
+        self._memory = cupy.cuda.Memory(size)
+        self.address = int(self._memory.ptr)
+
+    def write(self, data: np.ndarray[Any, Any], offset: int = 0) -> None:
+        data = np.ascontiguousarray(data)
+        with told(f"writing to GPU {self._device}"), self._cupy.cuda.Device(self._device):
+            self._cupy.cuda.runtime.memcpy(self.address + offset, data.ctypes.data, data.nbytes, _HOST_TO_DEVICE)
+
+    def read(self, size: int | None = None, offset: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        data = np.empty(self.size - offset if size is None else size, dtype=np.uint8)
+        with told(f"reading from GPU {self._device}"), self._cupy.cuda.Device(self._device):
+            self._cupy.cuda.runtime.memcpy(data.ctypes.data, self.address + offset, data.nbytes, _DEVICE_TO_HOST)
+        return data
+
+    def clear(self) -> None:
+        with told(f"clearing memory of GPU {self._device}"), self._cupy.cuda.Device(self._device):
+            self._cupy.cuda.runtime.memset(self.address, 0, self.size)
+            self._cupy.cuda.runtime.deviceSynchronize()
+
+    def free(self) -> None:
+        if self._owner.lost:
+            _KEPT.append(self._memory)
+        self._memory = None
+
+
+class _HostBuffer:
+    def __init__(self, owner: CupyDevices, cupy: Any, size: int) -> None:
+        self._owner, self.size = owner, size
+        self._memory = cupy.cuda.PinnedMemory(size, _MAPPED_AND_PORTABLE)
+        self.address = int(self._memory.ptr)
+        self._view = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.address))
+
+    def write(self, data: np.ndarray[Any, Any], offset: int = 0) -> None:
+        self._view[offset : offset + data.nbytes] = np.ascontiguousarray(data).view(np.uint8).ravel()
+
+    def read(self, size: int | None = None, offset: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return self._view[offset : None if size is None else offset + size].copy()
+
+    def clear(self) -> None:
+        self._view[:] = 0
+
+    def free(self) -> None:
+        self._view = np.zeros(0, dtype=np.uint8)
+        if self._owner.lost:
+            _KEPT.append(self._memory)
+        self._memory = None
+
+
+_KEPT: list[Any] = []
+"""Memory of lost devices. To free it would wait for a kernel that never ends."""
+
+
+def _leave() -> None:
+    """End this process now: to tear CUDA down would wait for a kernel that never ends."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _import_cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        found = [name for name in WHEELS if _installed(name)]
+        why = f"CuPy is installed ({', '.join(found)}) but does not load: {error}" if found else "CuPy is not installed"
+        raise NoGpuError(f"{why}; {INSTALL}") from error
+    return cupy
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _dotted(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _smi(*arguments: str) -> str:
+    """What nvidia-smi prints; nothing where it is missing or fails, because this is for the record only."""
+    try:
+        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _numa_node(bus: str) -> int | None:
+    """The NUMA node that a GPU hangs on, as Linux tells (None: it does not)."""
+    path = Path("/sys/bus/pci/devices") / bus[-12:].lower() / "numa_node"
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

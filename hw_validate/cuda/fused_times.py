@@ -1,0 +1,78 @@
+"""What an instrumented MegaMoE kernel measures, out of the op table of a run: the same for a measured and a simulated one.
+
+    mma       | inputs: WAIT | stall: ACQUIRE a free accumulator | main loop: COMPUTE ... |
+    epilogue                                        ACQUIRE full | COMPUTE, STORE, ...     |
+                                                                 |<-------- span -------->|
+    dispatch  | LOAD | WAIT until the row is there, and hand it on |
+              |<------------------- pull ------------------------->|
+
+The span of an L2 tile holds conversion, T_iss0 and the stall of its stores, as in arXiv 2607.23264; the stall of a tile is
+that of its main loop before a buffer is free.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def l2_tile_times(ops: pd.DataFrame) -> pd.DataFrame:
+    """One row for each L2 task, by task: gpu, sm, begin_us (of its main loop), inputs_us, stall_us, main_loop_us, span_us
+    (epilogue), stores_us (of it in STOREs).
+
+    `ops` is `Trace.ops()` of a simulated run or `measured_ops` of one of the fused kernel, with every op of the tasks.
+    """
+    import pandas as pd
+
+    mine = ops[ops["phase"] == "l2"].assign(took=lambda rows: rows["end_us"] - rows["start_us"])
+    mma, epilogue = mine[mine["role"] == "mma"], mine[mine["role"] == "epilogue"]
+    work = epilogue[epilogue["kind"].isin(["compute", "store"])]
+
+    def total(rows: pd.DataFrame, kind: str) -> pd.Series:
+        return rows[rows["kind"] == kind].groupby("task")["took"].sum()
+
+    first = mma[mma["kind"] == "compute"].groupby("task")
+    times = pd.DataFrame(
+        {
+            "gpu": mma.groupby("task")["gpu"].first(),
+            "sm": mma.groupby("task")["sm"].first(),
+            "begin_us": first["start_us"].min(),
+            "inputs_us": total(mma, "wait"),
+            "stall_us": total(mma, "acquire"),
+            "main_loop_us": total(mma, "compute"),
+            "span_us": work.groupby("task")["end_us"].max() - work.groupby("task")["start_us"].min(),
+            "stores_us": total(work, "store"),
+        }
+    )
+    return times.fillna(0.0)
+
+
+def pull_times(ops: pd.DataFrame) -> pd.DataFrame:
+    """One row for each pulled row, in order of its lane and time: gpu, sm, lane, begin_us, pull_us."""
+    mine = ops[(ops["phase"] == "dispatch") & ops["kind"].isin(["load", "wait"])]
+    mine = mine.sort_values(["lane", "start_us", "end_us"], kind="stable")
+    is_load = (mine["kind"] == "load").to_numpy()
+    # The WAIT for a row is the next one of its lane; one for a ring slot stands before the LOAD.
+    pull = np.cumsum(is_load)
+    end = mine["end_us"].groupby([mine["lane"].to_numpy(), pull]).nth(1).to_numpy()
+    loads = mine[is_load]
+    return loads[["gpu", "sm", "lane"]].assign(begin_us=loads["start_us"], pull_us=end - loads["start_us"].to_numpy())
+
+
+def summary(ops: pd.DataFrame) -> dict[str, float]:
+    """Makespan without the combine and what comes after, and medians of the L2 tiles and pulls, in us."""
+    tiles, pulls = l2_tile_times(ops), pull_times(ops)
+    work = ops[ops["phase"].isin(["dispatch", "l1", "l2"])]
+    return {
+        "makespan_us": float(work["end_us"].max() - ops["start_us"].min()),
+        "span_us": float(tiles["span_us"].median()),
+        "stores_us": float(tiles["stores_us"].median()),
+        "mma_stall_us": float(tiles["stall_us"].sum()),
+        "mma_inputs_us": float(tiles["inputs_us"].sum()),
+        "main_loop_us": float(tiles["main_loop_us"].median()),
+        "pull_us": float(pulls["pull_us"].median()),
+    }

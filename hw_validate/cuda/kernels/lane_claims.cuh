@@ -1,0 +1,154 @@
+// How groups claim tasks from their queues: the rules of the simulator, by whichever lane of a group comes first. Part of
+// lanes.cuh.
+#pragma once
+
+#include "lane_tables.cuh"
+
+namespace xstage {
+
+// Words of a group lie in shared memory if the whole group is in this CTA.
+template <typename Self>
+XSTAGE_DEVICE u32 group_load(const Self& self, const u32* word) {
+  return self.group().is_in_shared ? load_acquire<xstage::CTA>(word) : load_acquire<GPU>(word);
+}
+template <typename Self>
+XSTAGE_DEVICE void group_add(const Self& self, u32* word, u32 amount) {
+  if (self.group().is_in_shared)
+    add_release<xstage::CTA>(word, amount);
+  else
+    add_release<GPU>(word, amount);
+}
+template <typename Self>
+XSTAGE_DEVICE u32 group_swap(const Self& self, u32* word, u32 expected, u32 value) {
+  return self.group().is_in_shared ? compare_swap<xstage::CTA>(word, expected, value)
+                                 : compare_swap<GPU>(word, expected, value);
+}
+
+enum GroupWord : u32 { LOCK, N_TAKEN, STEP, VISITS, FINISHED };  // then slots, then cursors of private queues
+
+struct Missing {
+  const u32* word;
+  u32 needed;
+};
+
+template <typename Self>
+XSTAGE_DEVICE bool guards_hold(const Self& self, const Entry& entry, Missing& missing) {
+#pragma unroll
+  for (u32 i = 0; i < 2; ++i) {
+    if (entry.guard_counter[i] < 0) continue;
+    const u32* word = self.counter(self.cta().gpu, entry.guard_counter[i]);
+    u32 value = entry.guard_is_system_wide ? load_acquire<SYSTEM>(word) : load_acquire<GPU>(word);
+    if (!reached(value, entry.guard_count[i])) {
+      missing = Missing{word, entry.guard_count[i]};
+      return false;
+    }
+  }
+  return true;
+}
+
+template <typename Self>
+XSTAGE_DEVICE u32* cursor_of(const Self& self, const Queue& queue) {
+  if (queue.is_shared) return self.p.cursors + queue.cursor;
+  return self.words + FINISHED + self.group().n_lanes + self.group().n_slots + queue.cursor;
+}
+
+template <typename Self>
+XSTAGE_DEVICE u32 head_of(const Self& self, const Queue& queue) {
+  const u32* cursor = cursor_of(self, queue);
+  return queue.is_shared ? load_acquire<GPU>(cursor) : group_load(self, cursor);
+}
+
+template <typename Self>
+XSTAGE_DEVICE bool is_open(const Self& self, i32 number) {
+  return number >= 0 && head_of(self, self.p.queues[number]) < self.p.queues[number].n_entries;
+}
+
+// The next entry for the group; with `claims`, for which its lock must be held, nobody else gets it. BROKEN: not now, `missing`
+// says why. NONE: nothing is left.
+template <typename Self>
+XSTAGE_DEVICE u32 take(const Self& self, u32 n_taken, Missing& missing, bool claims) {
+  const Group& group = self.group();
+  u32 step = group_load(self, self.words + STEP), visits = group_load(self, self.words + VISITS), skipped = 0;
+  u32 first = step, result = BROKEN;
+  Step at{};
+  for (;;) {
+    if (step == group.n_prefix + group.n_repeat) step = group.n_prefix;
+    if (step >= group.n_prefix && skipped >= group.n_repeat) return NONE;
+    at = self.p.steps[group.first_step + step];
+    if (is_open(self, at.queue) || is_open(self, at.otherwise)) break;
+    skipped += step >= group.n_prefix;
+    ++step;
+    visits = 0;
+  }
+  u32 slowest = NONE;
+  for (u32 seat = 0; seat < group.n_lanes; ++seat) {
+    u32 finished = group_load(self, self.words + FINISHED + seat);
+    if (finished < slowest) slowest = finished;
+  }
+  if (n_taken - slowest > group.ahead) {
+    missing = Missing{self.words + FINISHED, n_taken - group.ahead};
+    return BROKEN;
+  }
+  for (u32 choice = 0; choice < 2 && result == BROKEN; ++choice) {
+    i32 number = choice == 0 ? at.queue : at.otherwise;
+    if (number < 0) continue;
+    const Queue& queue = self.p.queues[number];
+    u32* cursor = cursor_of(self, queue);
+    for (u32 head = head_of(self, queue); head < queue.n_entries;) {
+      u32 index = queue.first + head;
+      if (!guards_hold(self, self.p.entries[index], missing)) break;
+      if (!claims || !queue.is_shared) {
+        if (claims) group_add(self, cursor, 1);
+        result = index;
+        break;
+      }
+      u32 before = compare_swap<GPU>(cursor, head, head + 1);
+      if (before == head) {
+        result = index;
+        break;
+      }
+      head = before;
+    }
+  }
+  if (result == BROKEN || !claims) return result;
+  ++visits;
+  if (at.times != 0 && visits >= at.times) {
+    ++step;
+    visits = 0;
+  }
+  group_add(self, self.words + STEP, step - first);
+  group_add(self, self.words + VISITS, visits - group_load(self, self.words + VISITS));
+  return result;
+}
+
+// The entry that this lane runs after `begun` others. NONE: no more. BROKEN: given up.
+// A lane takes the lock only once it has seen something to claim: a lane that waits writes nothing.
+template <typename Self>
+XSTAGE_DEVICE u32 next_entry(const Self& self, u32 begun) {
+  u32* taken = self.p.taken + self.group().first_taken;
+  Missing missing{self.words + N_TAKEN, begun + 1};
+  Spin spin(self.watch());
+  for (bool holds = false;;) {
+    u32 result = BROKEN;
+    bool others_took = group_load(self, self.words + N_TAKEN) > begun;
+    if (!others_took) {
+      result = take(self, begun, missing, holds);
+      if (holds && result < BROKEN) {
+        if (self.group().n_lanes > 1) taken[begun] = result;  // for those who follow
+        group_add(self, self.words + N_TAKEN, 1);
+      }
+    }
+    if (holds) {
+      group_add(self, self.words + LOCK, NONE);  // from 1 to 0
+      if (result != BROKEN) return result;
+      holds = false;
+    } else if (result != BROKEN) {
+      holds = group_swap(self, self.words + LOCK, 0, 1) == 0;
+      if (!holds) missing = Missing{self.words + LOCK, 0};
+    }
+    if (others_took) return taken[begun];
+    if (!holds && !spin.again(missing.word, missing.needed)) return BROKEN;
+  }
+}
+
+}  // namespace xstage

@@ -1,0 +1,123 @@
+// What lanes work on: the tables of a lowered Program, shared memory of a CTA, and what a thread knows of its lane. Part of
+// lanes.cuh. lower.py writes the tables and replay_job.py reads records and times; their dtypes and the structs are the same.
+#pragma once
+
+#include "device.cuh"
+
+namespace xstage {
+
+enum Kind : u32 { COMPUTE, STORE, LOAD, SIGNAL, WAIT, ACQUIRE, RELEASE };
+enum OpFlag : u32 { SYSTEM_WIDE = 1, BY_COURIER = 2, ADDS = 4 };
+
+constexpr u32 NONE = 0xffffffffu, BROKEN = 0xfffffffeu;
+constexpr u32 COUNTER_WORDS = 8;  // counters lie in sectors of their own
+constexpr u32 WINDOW_OPS = 32, MOST_LANES = 15, MAIL_SLOTS = 32, MOST_LOADS = 16;
+
+struct Op {
+  u8 kind, flags;
+  u16 n_shares;
+  i32 counter;
+  u32 count;   // STORE: stride of its counters by GPU
+  u32 target;  // STORE: first share; LOAD: owner
+  u32 bytes;
+  u32 home;    // GPU of the counter
+  u64 ticks;
+};
+
+struct Share {
+  u32 gpu, bytes;
+};
+
+struct Entry {  // a task in its queue
+  u32 task, first_run;
+  i32 guard_counter[2];
+  u32 guard_count[2];
+  u32 guard_is_system_wide, padding;
+};
+
+struct Run {
+  u32 first_op, n_ops;
+};
+
+struct Queue {
+  u32 first, n_entries, is_shared, cursor;
+};
+
+struct Step {
+  i32 queue, otherwise;
+  u32 times, padding;
+};
+
+struct Group {
+  u32 gpu, first_step, n_prefix, n_repeat, ahead, n_lanes, n_slots, first_word, is_in_shared, first_taken;
+};
+
+struct Lane {
+  u32 number, group, seat, window, first_warp, n_warps;
+  u64 store_first, load_first, start_ticks;
+};
+
+struct Cta {
+  u32 gpu, first_lane, n_lanes, first_word, n_words, log_records;
+};
+
+struct Record {
+  u32 lane, task, op, start, end;  // ticks since the start edge
+};
+
+struct Times {
+  u64 global_start, clock_start, global_end, clock_end;
+  u32 sm, status, spilled, padding;
+};
+
+static_assert(sizeof(Op) == 32 && sizeof(Entry) == 32 && sizeof(Group) == 40 && sizeof(Lane) == 48, "as in lower.py");
+static_assert(sizeof(Record) == 20 && sizeof(Times) == 48, "as in replay_job.py");
+
+// --- shared memory of a CTA
+
+struct Mail {
+  u32* counter;
+  u32 amount, is_system_wide;
+};
+
+struct alignas(16) LaneBlock {
+  Op ops[2][WINDOW_OPS];
+  Mail mail[MAIL_SLOTS], loads[MOST_LOADS];
+  MBarrier arrived[MOST_LOADS];
+  u32 mail_written, mail_read, loads_written, loads_read, is_closed, entry, is_broken, n_logged;
+};
+
+static_assert(sizeof(LaneBlock) == 2976 && sizeof(Edge) == 16, "as in lower.py");
+
+// The parts of shared memory, in order.
+XSTAGE_DEVICE Edge* start_edge() { return reinterpret_cast<Edge*>(shared_memory()); }
+XSTAGE_DEVICE LaneBlock* lane_blocks() { return reinterpret_cast<LaneBlock*>(shared_memory() + sizeof(Edge)); }
+XSTAGE_DEVICE u8* load_targets(const Cta& cta) { return reinterpret_cast<u8*>(lane_blocks() + cta.n_lanes); }  // 16 bytes a thread
+XSTAGE_DEVICE u32* group_words(const Cta& cta) { return reinterpret_cast<u32*>(load_targets(cta) + cta_threads() * 16); }
+XSTAGE_DEVICE Record* lane_logs(const Cta& cta) { return reinterpret_cast<Record*>(group_words(cta) + (cta.n_words + 3) / 4 * 4); }
+
+// What a thread knows of its lane. Little of it is kept in registers, which the Work needs more.
+template <typename Parameters>
+struct Lanes {
+  const Parameters& p;
+  u32* words;  // of the group
+  u32 slot, thread, n_threads;
+
+  XSTAGE_DEVICE bool is_leader() const { return thread == 0; }
+  XSTAGE_DEVICE const Cta& cta() const { return p.ctas[p.first_cta + cta_index()]; }
+  XSTAGE_DEVICE const Lane& lane() const { return p.lanes[cta().first_lane + slot]; }
+  XSTAGE_DEVICE const Group& group() const { return p.groups[lane().group]; }
+  XSTAGE_DEVICE LaneBlock& block() const { return lane_blocks()[slot]; }
+  XSTAGE_DEVICE Watch watch() const { return Watch{p.abort, p.patience}; }
+  XSTAGE_DEVICE u64 start() const { return start_edge()->clock; }
+  XSTAGE_DEVICE u32* counter(u32 gpu, i32 number) const { return p.counters[gpu] + static_cast<u64>(number) * COUNTER_WORDS; }
+
+  XSTAGE_DEVICE void meet() const {
+    if (n_threads == WARP)
+      sync_warp();
+    else
+      sync_named(1 + slot, n_threads);
+  }
+};
+
+}  // namespace xstage

@@ -1,0 +1,304 @@
+"""Replay Programs on GPUs: far, and as the control into the GPU's own memory, again and again in turn. Needs NumPy alone.
+
+A plan holds Programs as they are. They are lowered here (lower.py), for the SMs and the transport that there are. What lies
+in memory for a Program is made once; between repeats only what a run changes is put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ...sim.errors import InputError, ProgramError, XstageError
+from ...sim.program import Program
+from ..measuring import Progress
+from .container import Container
+from .device import Buffer, Devices, Launch
+from .errors import KernelError, KernelTimeoutError
+from .job import HOST, Grid, Job
+from .lower import Target, lower
+from .replay_job import RECORD, TIMES, Settings, replay_job
+from .transport import Transport
+
+SOURCE, KERNEL = "replay.cu", "replay"
+REPEATS, CONTROL_REPEATS = 11, 5
+PATIENCE_S = 5.0
+DEADLINE_S = 20.0
+LARGEST_TABLE_BYTES = 1 << 20
+"""Buffers beyond this that begin as zeros are parts of the memory of the transport, which is there already."""
+_CHANGED = ("counters", "cursors", "taken", "group_words", "n_records", "times", "start_edge", "abort", "barrier")
+_ALIGNMENT = 256
+KEYS = ("lane", "task", "op")
+
+
+class ReplayError(XstageError):
+    """A replay ended in a way that no Program can; the message says what was noted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """One Program over repeats. `start` and `end` [repeats, records] are ticks since the start edge, `times` [repeats, CTAs]
+    what each CTA noted (replay_job.TIMES). `keys` are lane, task and op of each record, [1, records, 3] if they are the same
+    in all repeats, else [repeats, records, 3]: who takes a task of a shared queue is settled anew in each run."""
+
+    keys: np.ndarray[Any, Any]
+    start: np.ndarray[Any, Any]
+    end: np.ndarray[Any, Any]
+    times: np.ndarray[Any, Any]
+
+    def arrays(self) -> dict[str, Any]:
+        return {"keys": self.keys, "start": self.start, "end": self.end, "times": self.times}
+
+
+class MemoryOfJob:
+    """A job in the memory of GPUs, ready to run any number of times. Use it in `with`."""
+
+    def __init__(self, job: Job, devices: Devices, transport: Transport) -> None:
+        self.job, self.devices, self.transport = job, devices, transport
+        self.gpus = [rank.index for rank in transport.ranks]
+        self._made: list[Buffer] = []
+        self._parts_taken: dict[int, int] = {}
+        self.buffers: dict[str, tuple[Buffer, int]] = {}
+        try:
+            for name in job.buffers:
+                self.buffers[name] = self._place(name)
+            for name in job.buffers:
+                self.put_back(name)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self) -> None:
+        """Put back what the run before changed, run all grids, and raise if one gave up."""
+        for name in self.job.buffers:
+            if name.partition("@")[0] in _CHANGED:
+                self.put_back(name)
+        launches = [self._launch(grid) for grid in self.job.grids]
+        abort = [self.buffers[f"abort@{grid.gpu}"][0] for grid in self.job.grids]
+        self.devices.run(launches, abort, DEADLINE_S)
+        for grid in self.job.grids:
+            if self.read(f"abort@{grid.gpu}")[0]:
+                raise KernelTimeoutError(f"{KERNEL}: a lane waited for more than {PATIENCE_S:g} s and gave up")
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """What a buffer holds now."""
+        buffer, offset = self.buffers[name]
+        values = self.job.buffers[name].values
+        return buffer.read(values.nbytes, offset).view(values.dtype).reshape(values.shape)
+
+    def put_back(self, name: str) -> None:
+        """Write the initial values of a buffer, with the addresses that stand in it."""
+        told = self.job.buffers[name]
+        buffer, offset = self.buffers[name]
+        if self._is_large(name):
+            return
+        raw = np.frombuffer(np.ascontiguousarray(told.values).tobytes(), dtype=np.uint8).copy()
+        for at, pointer in told.pointers.items():
+            raw[at : at + 8] = np.array([self._address(pointer.buffer) + pointer.offset], dtype=np.uint64).view(
+                np.uint8
+            )
+        buffer.write(raw, offset)
+
+    def close(self) -> None:
+        for buffer in self._made:
+            buffer.free()
+        self._made.clear()
+
+    def __enter__(self) -> MemoryOfJob:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.close()
+
+    def _is_large(self, name: str) -> bool:
+        told = self.job.buffers[name]
+        return told.values.nbytes > LARGEST_TABLE_BYTES and not told.pointers and name.partition("@")[0] not in _CHANGED
+
+    def _place(self, name: str) -> tuple[Buffer, int]:
+        told = self.job.buffers[name]
+        size = max(16, told.values.nbytes)
+        if self._is_large(name) and name.partition("@")[0] not in ("records",):
+            rank = max(0, told.home)
+            whole = self.transport.far[0] if told.home == HOST else self._memory_of(name, rank)
+            first = self._parts_taken.get(id(whole), 0)
+            if first + size > whole.size:
+                raise InputError("is too small for this Program", field=f"memory for {name.partition('@')[0]}",
+                                 value=whole.size, allowed=f"{first + size} bytes or more")  # fmt: skip
+            self._parts_taken[id(whole)] = first + -(-size // _ALIGNMENT) * _ALIGNMENT
+            return whole, first
+        made = (
+            self.devices.host_memory(size)
+            if told.home == HOST
+            else self.devices.device_memory(self.gpus[told.home], size)
+        )
+        self._made.append(made)
+        return made, 0
+
+    def _memory_of(self, name: str, rank: int) -> Buffer:
+        own = name.startswith("own_") or self.transport.name != "peer"
+        return (self.transport.own if own else self.transport.far)[rank]
+
+    def _address(self, name: str) -> int:
+        buffer, offset = self.buffers[name]
+        return buffer.address + offset
+
+    def _launch(self, grid: Grid) -> Launch:
+        parameters = grid.parameters.copy()
+        for name, pointer in grid.pointers.items():
+            parameters[name] = self._address(pointer.buffer) + pointer.offset
+        return Launch(
+            self.gpus[grid.gpu], SOURCE, grid.kernel, grid.n_ctas, grid.n_threads, grid.shared_bytes, parameters
+        )
+
+
+@dataclass(eq=False)
+class Replays:
+    """What has been noted: arrays by path, and for each Program what there is to tell (`skipped`: why it did not run).
+
+    Filled whatever ends the replays, with the repeats before that.
+    """
+
+    cycles_per_ns: float
+    arrays: dict[str, Any]
+    programs: list[dict[str, Any]]
+
+    def keep(self, found: dict[tuple[int, str], list[tuple[Any, Any]]]) -> None:
+        for (number, side), runs in found.items():
+            self.programs[number][f"{side}_repeats"] = len(runs)
+            named = _together(runs).arrays()
+            self.arrays |= {f"replay/{number}/{side}/{name}": array for name, array in named.items()}
+
+    def told(self) -> dict[str, Any]:
+        return {"programs": self.programs, "cycles_per_ns": self.cycles_per_ns}
+
+
+def run_programs(
+    plan: Container,
+    devices: Devices,
+    transport: Transport,
+    replays: Replays,
+    ctas: int,
+    left_s: Callable[[], float],
+    progress: Progress,
+) -> None:
+    """Replay all Programs of a plan into `replays`. A Program that cannot run here is told as skipped.
+
+    `left_s` says how much time is left: repeats end when there is none. Raises errors of errors.py, `ReplayError`.
+    """
+    for rank in transport.ranks:
+        devices.prepare(rank.index, SOURCE, [KERNEL])
+    ready: dict[tuple[int, str], MemoryOfJob] = {}
+    found: dict[tuple[int, str], list[tuple[Any, Any]]] = {}
+    header = plan.header.get("replay", {})
+    wanted = {"far": header.get("repeats", REPEATS), "control": header.get("control_repeats", CONTROL_REPEATS)}
+    order = np.random.default_rng(plan.header["seed"])
+    try:
+        for number in range(len(replays.programs)):
+            try:
+                for side in wanted:
+                    _make_ready(plan, number, side, devices, transport, replays, ctas, ready)
+            except (ProgramError, InputError, KernelError) as error:
+                replays.programs[number]["skipped"] = str(error)
+                _close(ready, number)
+        turns = max(wanted.values())
+        for turn in range(turns):
+            if left_s() <= 0 and turn:
+                break
+            progress(f"replaying {len(replays.programs)} programs", turn / turns)
+            sides = [key for key in ready if turn < wanted[key[1]]]
+            for i in order.permutation(len(sides)).tolist():
+                ready[sides[i]].run()
+                found.setdefault(sides[i], []).append(_noted(ready[sides[i]]))
+    finally:
+        replays.keep(found)
+        for memory in ready.values():
+            memory.close()
+
+
+def program_of(plan: Container, number: int) -> Program:
+    """A Program of a plan, or of results. Raises `ProgramError` if it contradicts itself."""
+    header = plan.header["programs"][number]
+    return Program(
+        n_gpus=header["n_gpus"],
+        roles=tuple(header["roles"]),
+        phases=tuple(header["phases"]),
+        meta=header["meta"],
+        **plan.under(f"program/{number}"),
+    )
+
+
+def _target(program: Program, transport: Transport, side: str) -> Target:
+    """How a Program is laid out in the memory of a transport: every rank has two landing buffers and two sources."""
+    rank = transport.ranks[0]
+    room = min(buffer.size for buffer in (*transport.far, *transport.own)) // (4 * program.n_gpus + 1) // 4096 * 4096
+    shared = min(rank.shared_per_block_bytes, rank.shared_per_sm_bytes // 2 // 1024 * 1024 + 2048)
+    is_one_gpu = transport.name != "peer" or side == "control"
+    return Target(is_one_gpu=is_one_gpu, landing_bytes=room, source_bytes=room, shared_bytes=shared)
+
+
+def _make_ready(
+    plan: Container,
+    number: int,
+    side: str,
+    devices: Devices,
+    transport: Transport,
+    replays: Replays,
+    ctas: int,
+    ready: dict[tuple[int, str], MemoryOfJob],
+) -> None:
+    """Lower a Program and put it into memory; a control that one GPU has no room for is left out."""
+    program = program_of(plan, number)
+    is_peer = transport.name == "peer" and side == "far"
+    if is_peer and program.n_gpus > transport.n_ranks:
+        raise InputError(
+            "are not there", field="GPUs of the program", value=program.n_gpus, allowed=f"up to {transport.n_ranks}"
+        )
+    target = _target(program, transport, side)
+    lowered = lower(program, target).at_clock(replays.cycles_per_ns)
+    on_one = max((len(lowered.ctas_of(gpu)) for gpu in range(program.n_gpus)), default=0)
+    needed = on_one if is_peer else len(lowered.tables["ctas"])
+    if needed > ctas and side == "control":
+        return
+    if needed > ctas:
+        raise KernelError(f"the program needs {needed} SMs at once, and there are {ctas}")
+    settings = Settings(patience_ticks=int(PATIENCE_S * 1e9 * replays.cycles_per_ns))
+    job = replay_job(lowered, {"far": transport.name, "control": "local"}[side], settings)
+    ready[number, side] = MemoryOfJob(job, devices, transport)
+    replays.programs[number][f"{side}_target"] = asdict(target)
+
+
+def _close(ready: dict[tuple[int, str], MemoryOfJob], number: int) -> None:
+    for key in [key for key in ready if key[0] == number]:
+        ready.pop(key).close()
+
+
+def _noted(memory: MemoryOfJob) -> tuple[Any, Any]:
+    """Records of all GPUs in a fixed order, and the times of all CTAs."""
+    records, times = [], []
+    for grid in memory.job.grids:
+        count = int(memory.read(f"n_records@{grid.gpu}")[0])
+        noted = memory.read(f"records@{grid.gpu}")
+        if count > len(noted):
+            raise ReplayError(f"GPU {grid.gpu} noted {count} ops, and the program has {len(noted)}")
+        records.append(noted[:count])
+        first = int(grid.parameters["first_cta"][0])
+        times.append(memory.read(f"times@{grid.gpu}")[first : first + grid.n_ctas])
+    together = np.concatenate(records) if records else np.zeros(0, RECORD)
+    order = np.lexsort((together["start"], together["op"], together["task"], together["lane"]))
+    return together[order], np.concatenate(times) if times else np.zeros(0, TIMES)
+
+
+def _together(runs: list[tuple[Any, Any]]) -> Replayed:
+    sizes = {len(records) for records, _ in runs}
+    if len(sizes) > 1:
+        raise ReplayError(f"repeats of one program noted {min(sizes)} to {max(sizes)} ops")
+    keys = np.stack([np.stack([records[name] for name in KEYS], axis=1) for records, _ in runs]).astype(np.int32)
+    return Replayed(
+        keys[:1] if (keys == keys[0]).all() else keys,
+        np.stack([records["start"] for records, _ in runs]),
+        np.stack([records["end"] for records, _ in runs]),
+        np.stack([times for _, times in runs]),
+    )

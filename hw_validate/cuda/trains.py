@@ -1,0 +1,138 @@
+"""Trains with changing sizes and gaps as Programs, drawn for a stage that is known roughly. Needs NumPy alone.
+
+What a bare node replays when nothing but NumPy and CuPy is there to calibrate with; unseen.py draws from the same phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...sim.burst_gap import XStage, issue_time, knee, stall
+from ...sim.errors import InputError
+from ...sim.program import COMPUTE, STORE, Program
+from ...sim.program_builder import ProgramBuilder, Seat
+from .noted import Noted, issue_ns
+from .parts import LINE_BYTES
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SIZES_IN_KNEES = (0.25, 3.0)
+GAPS_IN_DRAINS = (0.05, 2.0)
+"""Of the size drawn. Beyond one drain a train of bursts below the knee does not stall."""
+MOST_BYTES = 8 << 20
+STALLED_SHARE = 0.2
+"""A Program counts as one with stall from here on, as in hw_validate/compare.py."""
+SURELY_STALLED_SHARE = 0.3
+"""What is drawn to stall does so with room to spare: the replay kernel makes every gap a little longer."""
+MOST_DRAWS = 50
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Bursts one after the other: bytes a producer, and the gap before each."""
+
+    burst_bytes: list[int]
+    gaps_ps: list[int]
+
+
+def draw_phases(knee_bytes: float, producers: int, drain_kbs: float, rng: np.random.Generator) -> Phases:
+    """Two to four phases of 3 to 8 bursts, log-uniform in size and gap, which vary by a third within a phase."""
+    sizes, gaps = [], []
+    low, high = (min(MOST_BYTES, knee_bytes * factor) for factor in SIZES_IN_KNEES)
+    for _ in range(int(rng.integers(2, 5))):
+        bursts = int(rng.integers(3, 9))
+        size = np.exp(rng.uniform(np.log(low), np.log(high)))
+        gap = producers * size * 1e9 / drain_kbs * np.exp(rng.uniform(*np.log(GAPS_IN_DRAINS)))
+        sizes += [in_lines(size * factor) for factor in rng.uniform(0.75, 1.33, bursts)]
+        gaps += [round(gap * factor) for factor in rng.uniform(0.75, 1.33, bursts)]
+    return Phases(sizes, gaps)
+
+
+def train(phases: Phases, producers: int, issue_ps: Callable[[Array], Array], ranks: int = 1) -> Program:
+    """`producers` SMs, one lane each, store the bursts to another GPU. `issue_ps` gives T_iss0 of sizes in bytes.
+
+    One rank stores to GPU 1; several have an equal part of the SMs each, and each stores to the next. SMs that do not divide
+    are left out.
+    """
+    builder = ProgramBuilder(n_gpus=max(2, ranks))
+    size = np.array(phases.burst_bytes, dtype=np.int64)
+    each = producers // ranks
+    bursts = np.tile(np.arange(len(size)), each)
+    for rank in range(ranks):
+        peer = (rank + 1) % builder.n_gpus
+        rows = np.array([builder.destination({peer: int(one)}) for one in size])
+        columns = {
+            "target": np.stack([np.zeros_like(rows), rows], axis=1),
+            "bytes": np.stack([np.zeros_like(size), size], axis=1),
+            "duration_ps": np.stack([np.array(phases.gaps_ps), np.asarray(issue_ps(size), dtype=np.int64)], axis=1),
+        }
+        first = builder.ops(np.array([COMPUTE, STORE]), **columns)
+        run = builder.runs(first + 2 * np.arange(len(size)), 2) + np.arange(len(size))
+        tasks = builder.tasks(run[bursts], 1, phase="burst", m_block=bursts)
+        queues = builder.queues(tasks + np.arange(len(bursts)), np.full(each, len(size)))
+        plans = builder.private_plans(queues, each) + np.arange(each)
+        builder.groups(gpu=rank, plan=plans, seats=[Seat("producer", sm=np.arange(each))])
+    return builder.build(schedule="unseen train" if ranks == 1 else f"unseen train, {ranks} ranks")
+
+
+def draw_by_law(
+    stage: XStage, producers: int, count: int, rng: np.random.Generator, ranks: Sequence[int] = (1,)
+) -> list[Program]:
+    """`count` Programs, half of them with stall by the closed forms where such can be found. They take numbers of `ranks` in
+    turn; ranks on one GPU share its stage, so they stall as one does.
+    """
+    at = float(knee(stage, producers))
+    if not np.isfinite(at):
+        raise InputError("never fill the stage, so there is no knee to draw around", field="producers", value=producers)
+    wanted = {True: (count + 1) // 2, False: count // 2}
+    drawn: dict[bool, list[Phases]] = {True: [], False: []}
+    spare: list[Phases] = []
+    for _ in range(MOST_DRAWS * count):
+        if all(len(drawn[kind]) == wanted[kind] for kind in wanted):
+            break
+        phases = draw_phases(at, producers, float(stage.drain_kbs), rng)
+        size, gap = np.array(phases.burst_bytes, dtype=float), np.array(phases.gaps_ps, dtype=float)
+        # They start together, and drift apart only slowly.
+        issued, stalled_ps = (law(stage, producers, size, gap, "synchronised") for law in (issue_time, stall))
+        stalled = float(np.sum(stalled_ps) / np.sum(issued))
+        kind = stalled > STALLED_SHARE
+        is_clear = not kind or stalled > SURELY_STALLED_SHARE
+        (drawn[kind] if is_clear and len(drawn[kind]) < wanted[kind] else spare).append(phases)
+    chosen = [*drawn[True], *drawn[False], *spare][:count]
+
+    def issue_ps(size: Array) -> Array:
+        return np.asarray(np.round(stage.t0_ps + size * 1e9 / stage.issue_kbs), dtype=np.int64)
+
+    return [train(phases, producers, issue_ps, ranks[i % len(ranks)]) for i, phases in enumerate(chosen)]
+
+
+def rough_stage(noted: Noted, group: str = "isolated") -> XStage:
+    """A first idea of the stage, from the slopes of the smallest and largest thirds of isolated bursts. Not a calibration.
+
+    Raises `InputError` where these are one line: then there is no stage to be seen.
+    """
+    rows = noted.rows(group)
+    producers = int(noted.table["producers"][rows[0]])
+    each = noted.table["bytes"][rows].astype(float)
+    times = np.array([issue_ns(noted, int(i)) for i in rows])
+    sizes = np.unique(each)
+    middle = np.array([np.median(times[each == size]) for size in sizes])
+    third = max(3, len(sizes) // 3)
+    slope_low, start = np.polyfit(sizes[:third], middle[:third], 1)
+    slope_high, offset = np.polyfit(sizes[-third:], middle[-third:], 1, w=1 / middle[-third:])
+    slope_low = max(float(slope_low), 1e-6)
+    if slope_high < 1.25 * slope_low or offset >= start:
+        raise InputError(
+            "show no knee", field="isolated bursts", value=f"{slope_low:.3g} and {slope_high:.3g} ns a byte"
+        )
+    drain = producers / slope_high
+    capacity = max(-offset * drain, 512.0 * producers)
+    return XStage(max(0.0, 1000 * start), 1e6 / slope_low, 1e6 * drain, capacity / producers, capacity)
+
+
+def in_lines(size: float) -> int:
+    """The nearest size in whole lines of a warp's store."""
+    return LINE_BYTES * max(1, round(size / LINE_BYTES))

@@ -1,0 +1,221 @@
+"""`Devices` that answer as a GPU with a known stage would: tables by the laws of sim/burst_gap.py, replays by simulation.
+
+They read what is to be done out of the memory that the collector wrote, and write times where the kernels would. So what
+comes out at the other end can be compared with the stage that went in. `fails` makes one of their calls raise.
+"""
+
+import itertools
+
+import numpy as np
+from xstage.hw_validate.cuda import experiments as e
+from xstage.hw_validate.cuda import lower, replay_job
+from xstage.hw_validate.cuda.run_bursts import PARAMETERS
+from xstage.hw_validate.unseen import train
+from xstage.sim import program as p
+from xstage.sim.burst_gap import XStage, issue_time
+from xstage.sim.execute import simulate
+from xstage.sim.machine import Machine
+
+from .emulated_devices import EmulatedBuffer, facts
+
+CYCLES_PER_NS = 1.5
+TICK_NS = 32
+RELEASE_NS, TICKET_NS, FLAG_NS, BARRIER_NS, NOTING_NS = 700.0, 350.0, 1200.0, 2500.0, 20.0
+
+
+def stage(drain="52 GB/s", per_sm_kib=6.0, gpu_kib=160.0):
+    return XStage(t0_ps=100_000, issue_kbs=40_000_000, drain_kbs=float(drain.split()[0]) * 1e6,
+                  capacity_per_producer_bytes=per_sm_kib * 1024, capacity_total_bytes=gpu_kib * 1024)  # fmt: skip
+
+
+class ModelledDevices:
+    def __init__(self, stage=None, sms=32, gpus=1, noise=0.01, clock_moves=0.0, reachable=True, free_bytes=1 << 32,
+                 fails=None, compute_capability="90"):  # fmt: skip
+        self.stage, self.noise, self.clock_moves = stage, noise, clock_moves
+        self.reachable, self.fails = reachable, fails or {}
+        self._facts = [facts(i, sms, free_bytes=free_bytes, compute_capability=compute_capability,
+                             clock_mhz=1000 * CYCLES_PER_NS, shared_per_block_bytes=100 << 10,
+                             shared_per_sm_bytes=160 << 10) for i in range(gpus)]  # fmt: skip
+        self.rng = np.random.default_rng(0)
+        self.live, self._address, self._calls = {}, itertools.count(1 << 40, 1 << 36), {}
+
+    def _called(self, name):
+        self._calls[name] = self._calls.get(name, 0) + 1
+        error = self.fails.get((name, self._calls[name])) or self.fails.get((name, "always"))
+        if error:
+            raise error
+
+    def facts(self):
+        return self._facts
+
+    def platform(self):
+        return {"cuda_driver": "13.0", "cupy": "made up"}
+
+    def can_access(self, device, peer):
+        return self.reachable
+
+    def enable_access(self, device, peer):
+        self._called("enable_access")
+
+    def device_memory(self, device, size):
+        self._called("device_memory")
+        return self._buffer(size, device)
+
+    def host_memory(self, size):
+        self._called("host_memory")
+        return self._buffer(size, -1)
+
+    def prepare(self, device, source, kernels):
+        self._called("prepare")
+        return {"registers": 80, "local_bytes": 0, "shared_bytes": 0}
+
+    def now(self, device):
+        return {}
+
+    def run(self, launches, abort, deadline_s):
+        self._called("run")
+        for launch in launches:
+            if launch.kernel == "replay":
+                self._replay(launch)
+            else:
+                assert launch.parameters.dtype == PARAMETERS
+                self._answer(launch)
+        return 0.1
+
+    def _buffer(self, size, home):
+        address = next(self._address)
+        self.live[address] = EmulatedBuffer(address, np.zeros(min(size, 1 << 26), np.uint8), home, self.live)
+        self.live[address].__class__ = _Sized
+        self.live[address].told = size
+        return self.live[address]
+
+    def _at(self, address, dtype, count=None):
+        """Memory at an address, wherever in a buffer it lies."""
+        base = max(first for first in self.live if first <= address)
+        data = self.live[base].data[address - base :]
+        dtype = np.dtype(dtype)
+        return data[: len(data) // dtype.itemsize * dtype.itemsize if count is None else count * dtype.itemsize].view(
+            dtype
+        )
+
+    def _replay(self, launch):
+        """Lanes with a private queue each, of pauses and stores: simulated, with 60 ns added to each pause."""
+        q = launch.parameters[0]
+        dtypes = {"ops": lower.OP, "entries": lower.ENTRY, "runs": lower.RUN, "queues": lower.QUEUE,
+                  "lanes": lower.LANE, "ctas": lower.CTA}  # fmt: skip
+        tables = {name: self._at(int(q[name]), dtype) for name, dtype in dtypes.items()}
+        n_lanes = int(tables["ctas"][int(q["first_cta"]) : int(q["first_cta"]) + launch.grid]["n_lanes"].sum())
+        there = int(self._at(int(q["landing"]), "u8")[1])
+        far = self.live[max(first for first in self.live if first <= there)].home != launch.device
+        noted = []
+        for row in tables["lanes"][:n_lanes]:
+            queue = tables["queues"][row["group"]]
+            for entry in tables["entries"][queue["first"] : queue["first"] + queue["n_entries"]]:
+                run = tables["runs"][entry["first_run"] + row["seat"]]
+                noted += [
+                    (int(row["number"]), int(entry["task"]), int(run["first_op"]) + i) for i in range(run["n_ops"])
+                ]
+        first = [op for lane, _, op in noted if lane == 0]
+        ops = tables["ops"][first]
+        sizes, gaps = ops["bytes"][ops["kind"] == p.STORE], ops["ticks"][ops["kind"] == p.COMPUTE]
+        machine = self.machine() if far else self.machine(drain="4000 GB/s", gpu_kib=1 << 20, per_sm_kib=1 << 15)
+        program = train(
+            machine, n_lanes, [int(s) for s in sizes], [round(1000 * (int(g) / CYCLES_PER_NS + 60)) for g in gaps]
+        )
+        times = simulate(program, machine.fabric(), trace="full").ops().sort_values(["lane", "start_us"], kind="stable")
+        noise = np.exp(0.3 * self.noise * self.rng.standard_normal())
+        records = np.zeros(len(noted), dtype=replay_job.RECORD)
+        for column, name in enumerate(("lane", "task", "op")):
+            records[name] = [each[column] for each in noted]
+        records = records[np.lexsort((records["op"], records["task"], records["lane"]))]
+        to_ticks = 1000 * CYCLES_PER_NS * noise
+        records["start"] = np.round(times["start_us"].to_numpy() * to_ticks)
+        records["end"] = np.round(times["end_us"].to_numpy() * to_ticks)
+        stores = times["kind"].to_numpy() == "store"
+        records["start"][~stores] += round(30 * CYCLES_PER_NS)
+        records["end"][~stores] -= round(30 * CYCLES_PER_NS)
+        self._at(int(q["records"]), replay_job.RECORD)[: len(records)] = records
+        self._at(int(q["n_records"]), "u4")[0] = len(records)
+        ctas = self._at(int(q["times"]), replay_job.TIMES)[int(q["first_cta"]) : int(q["first_cta"]) + launch.grid]
+        ctas["global_start"], ctas["global_end"] = 1_000_000, 3_000_000
+        ctas["clock_start"], ctas["clock_end"] = 7, 7 + round(2_000_000 * CYCLES_PER_NS)
+
+    def machine(self, drain=None, gpu_kib=None, per_sm_kib=None):
+        """The stage as a machine for the simulator."""
+        s = self.stage
+
+        def number(value):
+            return {"value": value, "source": "made up"}
+
+        each = round(1024 * per_sm_kib) if per_sm_kib else round(s.capacity_per_producer_bytes)
+        whole = round(1024 * gpu_kib) if gpu_kib else round(s.capacity_total_bytes)
+        return Machine.parse({
+            "name": "modelled",
+            "compute": {"sms": number(self._facts[0].sms)},
+            "stage": {"t0": number(f"{round(s.t0_ps)} ps"), "issue_rate": number(f"{round(s.issue_kbs)} kB/s"),
+                      "capacity_sm": number(f"{each} B"), "capacity_gpu": number(f"{whole} B"), "granule": number("128 B")},
+            "interconnect": {"kind": number("switch"), "gpus": number(2), "latency": number("0 ns"),
+                             "drain_rate": number(drain or f"{round(s.drain_kbs)} kB/s")},
+        })  # fmt: skip
+
+    def _answer(self, launch):
+        given = launch.parameters[0]
+        table = self._at(int(given["rows"]), e.ROW, int(given["n_rows"]))
+        marks = self._at(int(given["marks"]), "u4")
+        ns = np.cumsum(np.concatenate([[1_000_000], table["rest_ns"] + 100_000.0]))
+        rate = CYCLES_PER_NS * (1 + self.clock_moves * np.linspace(0, 1, len(ns)))
+        ticks = np.concatenate([[0], np.cumsum(np.diff(ns) * rate[:-1])])
+        times = np.zeros((len(table), 4), dtype=np.uint64)
+        times[:, 0], times[:, 1] = ns[:-1], ticks[:-1]
+        times[:, 2], times[:, 3] = ns[:-1] + 50_000, ticks[:-1] + 50_000 * CYCLES_PER_NS
+        self.live[int(given["row_times"])].write(times)
+        ends = np.array([[ns[0] - 1000, ticks[0], ns[-1], ticks[-1]]] * launch.grid)
+        ends[:, 1] -= 1000 * CYCLES_PER_NS
+        ends[:, 1::2] += 5000 * CYCLES_PER_NS
+        times[:, 1::2] += np.uint64(5000 * CYCLES_PER_NS)
+        self.live[int(given["row_times"])].write(times)
+        self.live[int(given["cta_times"])].write(ends.astype(np.uint64))
+        self.live[int(given["cta_sm"])].write(np.arange(launch.grid, dtype=np.uint32))
+        for row, speed, count in zip(table, rate, e.noters(table), strict=False):
+            noted = self._row(row, int(count), int(given["n_ranks"])) * (speed if row["kind"] != e.CLOCK else 1)
+            first = int(row["first_mark"])
+            marks[first : first + noted.size] = np.round(noted).astype(np.uint64).ravel()
+
+    def _row(self, row, count, ranks):
+        """[SMs, bursts, marks] in ns."""
+        bursts, n_marks, kind = int(row["bursts"]), int(row["marks"]), int(row["kind"])
+        if kind == e.CLOCK:
+            when = TICK_NS * (1 + np.arange(bursts))
+            return np.stack([when * CYCLES_PER_NS, when], axis=1)[None]
+        took = self._issue_ns(row, bursts) * (1 + self.noise * self.rng.standard_normal((count, bursts)))
+        took = {e.TICKET: TICKET_NS, e.FLAG: FLAG_NS, e.SYNC: BARRIER_NS}.get(kind, 0) + took + NOTING_NS
+        gap = row["gap_cycles"] / CYCLES_PER_NS
+        start = np.concatenate([np.zeros((count, 1)), np.cumsum(took + gap, axis=1)[:, :-1]], axis=1)
+        noted = np.repeat(start[..., None], n_marks, axis=2)
+        noted[..., 1:] += took[..., None]
+        later = 2
+        if row["flags"] & e.FENCE:
+            noted[..., later:] += RELEASE_NS
+            later += 1
+        if row["flags"] & (e.BACK | e.ECHO) and later < n_marks:
+            noted[..., later:] += 900
+        return noted
+
+    def _issue_ns(self, row, bursts):
+        size, k = float(row["bytes"]), int(row["producers"])
+        if row["kind"] not in (e.STORE, e.BULK) or size == 0 or k == 0:
+            return np.zeros(bursts)
+        if row["flags"] & e.LOCAL or self.stage is None:
+            return np.full(bursts, 100 + size / 40)
+        first = float(issue_time(self.stage, k, size, mode="isolated"))
+        gap_ps = 1000 * float(row["gap_cycles"]) / CYCLES_PER_NS
+        later = float(issue_time(self.stage, k, size, gap_ps, "free_running"))
+        return np.array([first] + [later] * (bursts - 1)) / 1000
+
+
+class _Sized(EmulatedBuffer):
+    """Says that it is as large as was asked for, whatever it holds: nobody looks at what stores write."""
+
+    @property
+    def size(self):
+        return self.told

@@ -1,0 +1,192 @@
+"""The microbenchmark kernel as it is, emulated: what it stores and notes, on one GPU and between two; it never hangs."""
+
+import numpy as np
+import pytest
+from xstage.hw_validate.cuda import emulate
+from xstage.hw_validate.cuda import experiments as e
+from xstage.hw_validate.cuda.errors import KernelTimeoutError
+from xstage.hw_validate.cuda.noted import Noted
+from xstage.hw_validate.cuda.parts import Extent, microbenchmarks
+from xstage.hw_validate.cuda.run_bursts import BurstRunner, scout
+from xstage.hw_validate.cuda.transport import open_transport
+from xstage.sim.errors import DeadlockError
+
+from .emulated import BUILDS, needs_compiler
+from .emulated_devices import EmulatedDevices
+
+pytestmark = needs_compiler
+TINY = Extent(sizes=4, rounds=1, train_rounds=1, train_bursts=3, sweep_rounds=1)
+KIB = 1024
+
+
+def run(*rows, gpus=1, seed=0, look=None, sanitizer=None, sms=4):
+    """The times of a table, as each row's [SMs, bursts, marks] of rank 0; `look` sees the transport before it is closed."""
+    devices = EmulatedDevices(BUILDS, gpus=gpus, sms=sms, seed=seed, sanitizer=sanitizer)
+    with (
+        open_transport(devices, most_bytes=1 << 20) as transport,
+        BurstRunner(devices, transport, threads=64) as runner,
+    ):
+        done = runner.run(runner.resolve(np.concatenate(rows)))
+        noted = Noted.of(done.arrays(), [{"group": "all"}])
+        return [noted.cycles(i) for i in range(len(done.table))], (look(transport, runner) if look else None), done
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("seed", range(2))
+def test_every_part_runs_to_its_end_with_times_in_order(gpus, seed):
+    devices = EmulatedDevices(BUILDS, gpus=gpus, seed=seed)
+    with (
+        open_transport(devices, most_bytes=1 << 20) as transport,
+        BurstRunner(devices, transport, threads=64) as runner,
+    ):
+        scout(runner)
+        for part in microbenchmarks(TINY, seed):
+            done = runner.run(runner.resolve(part.table))
+            noted = Noted.of(done.arrays(), part.groups)
+            for i, row in enumerate(done.table):
+                if row["kind"] in (e.CLOCK, e.OFFSET) or row["flags"] & e.LOADS:
+                    continue
+                sender = (int(row["senders"]) & -int(row["senders"])).bit_length() - 1
+                times = noted.cycles(i, sender)[: 1 if row["kind"] == e.FLAG else None]
+                assert (np.diff(times, axis=2) >= 0).all(), (part.name, row)
+                assert (np.diff(times[..., 0], axis=1) > 0).all(), (part.name, row)
+
+
+def test_all_warps_of_a_whole_cta_store_and_load():
+    devices = EmulatedDevices(BUILDS, sms=2)
+    rows = [e.row(e.STORE, 0, bytes=16 * KIB), e.row(e.STORE, 1, bytes=8 * KIB, warps=4, marks=3, flags=e.LOADS),
+            e.row(e.FEED, 2, bytes=64 * KIB, bursts=2)]  # fmt: skip
+    with open_transport(devices, most_bytes=1 << 20) as transport, BurstRunner(devices, transport) as runner:
+        done = runner.run(runner.resolve(np.concatenate(rows)))
+        far = transport.far[0].read()
+    noted = Noted.of(done.arrays(), [])
+    assert (far[: 16 * KIB] != 0).mean() > 0.97
+    assert (noted.cycles(0)[..., 1] > noted.cycles(0)[..., 0]).all()
+    assert (noted.cycles(1)[..., 2] % 4 == 0).all()  # four loads at once, counted by warp
+    assert (np.diff(noted.cycles(2), axis=2) > 0).all()
+
+
+def test_a_burst_covers_its_bytes_and_no_more():
+    def look(transport, runner):
+        far = transport.far[0].read()
+        return [(far[sm * runner.region_bytes :][: runner.region_bytes] != 0).sum() for sm in range(4)]
+
+    _, filled, _ = run(e.row(e.STORE, 0, bytes=2 * KIB, producers=3, warps=2), look=look)
+    assert all(0.97 * 2 * KIB < count <= 2 * KIB for count in filled[:3])
+    assert filled[3] == 0
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_every_width_covers_the_same_bytes(width):
+    def look(transport, runner):
+        return np.flatnonzero(transport.far[0].read()).max()
+
+    _, last, _ = run(e.row(e.STORE, 0, bytes=KIB, producers=1, width=width), look=look)
+    assert KIB - 8 <= last < KIB
+
+
+def test_bulk_stores_arrive_and_are_seen_when_loaded_back():
+    def look(transport, runner):
+        return (transport.far[0].read() != 0).sum()
+
+    times, filled, _ = run(e.row(e.BULK, 0, bytes=4 * KIB, chunk=KIB, producers=1, marks=5, flags=e.BACK), look=look)
+    assert filled > 0.97 * 4 * KIB
+    assert (np.diff(times[0][0, 0]) > 0).all()
+
+
+def test_zeros_are_zeros_and_control_stores_stay_at_home():
+    def look(transport, runner):
+        return transport.far[0].read().any(), transport.own[0].read().any()
+
+    assert run(e.row(e.STORE, 0, bytes=KIB, flags=e.ZEROS), look=look)[1] == (False, False)
+    assert run(e.row(e.STORE, 0, bytes=KIB, flags=e.LOCAL), look=look)[1] == (False, True)
+
+
+def test_bursts_go_to_the_memory_of_the_next_gpu():
+    def look(transport, runner):
+        return [buffer.read().any() for buffer in transport.far]
+
+    assert run(e.row(e.STORE, 0, bytes=KIB), gpus=2, look=look)[1] == [False, True]
+    assert run(e.row(e.STORE, 0, bytes=KIB, senders=2, target=0), gpus=2, look=look)[1] == [True, False]
+
+
+def test_no_address_is_stored_to_twice_until_the_region_is_full():
+    def look(transport, runner):
+        return (transport.far[0].read() != 0).sum()
+
+    _, filled, _ = run(e.row(e.STORE, 0, bytes=KIB, bursts=5, producers=1), look=look)
+    assert filled > 0.97 * 5 * KIB
+
+
+def test_a_gap_is_at_least_as_long_as_asked():
+    times, _, _ = run(e.row(e.STORE, 0, bytes=KIB, bursts=4, gap_ns=5000.0))
+    gaps = times[0][:, 1:, 0] - times[0][:, :-1, 1]
+    assert (gaps >= 5000).all()
+
+
+def test_only_the_light_sm_notes_beside_hogs():
+    times, _, done = run(e.row(e.STORE, 0, bytes=KIB, bursts=3, other_bytes=512, flags=e.LIGHT, gap_ns=100.0))
+    assert times[0].shape == (1, 3, 2)
+    assert int(done.table["producers"][0]) == 3
+
+
+def test_emulated_gpus_have_one_timer():
+    _, _, done = run(e.row(e.OFFSET, 0, producers=1, bursts=8, marks=6, target=1), gpus=2)
+    noted = Noted.of(done.arrays(), [{"group": "offset"}])
+    words = noted.cycles(0)[0]
+    assert abs(noted.offsets_ns()["1"]) <= (words[:, 4] - words[:, 0]).min()
+
+
+def test_a_partner_that_never_answers_is_a_deadlock_that_names_the_flag():
+    """The echo asks GPU 1, whose table has the row without an echo: nothing can run any more."""
+
+    class Unequal(EmulatedDevices):
+        def run(self, launches, abort, deadline_s):
+            table = self.live[int(launches[1].parameters["rows"][0])]
+            changed = table.data.view(e.ROW)
+            changed["flags"] = 0
+            return super().run(launches, abort, deadline_s)
+
+    devices = Unequal(BUILDS, gpus=2)
+    row = e.row(e.STORE, 0, bytes=KIB, flags=e.ECHO, marks=3)
+    with (
+        open_transport(devices, most_bytes=1 << 20) as transport,
+        BurstRunner(devices, transport, threads=64) as runner,
+        pytest.raises(DeadlockError),
+    ):
+        runner.run(runner.resolve(row))
+
+
+def test_with_deadlines_the_same_partner_is_given_up_and_said():
+    class Unequal(EmulatedDevices):
+        deadlines = True
+
+        def run(self, launches, abort, deadline_s):
+            self.live[int(launches[1].parameters["rows"][0])].data.view(e.ROW)["flags"] = 0
+            return super().run(launches, abort, deadline_s)
+
+    devices = Unequal(BUILDS, gpus=2)
+    row = e.row(e.STORE, 0, bytes=KIB, flags=e.ECHO, marks=3)
+    with (
+        open_transport(devices, most_bytes=1 << 20) as transport,
+        BurstRunner(devices, transport, threads=64) as runner,
+        pytest.raises(KernelTimeoutError, match="an SM waited for another"),
+    ):
+        runner.run(runner.resolve(row))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("sanitizer", ["thread", "address"])
+def test_no_race_and_no_access_outside(sanitizer, gpus):
+    devices = EmulatedDevices(BUILDS, gpus=gpus, seed=gpus, sanitizer=sanitizer)
+    with (
+        open_transport(devices, most_bytes=1 << 20) as transport,
+        BurstRunner(devices, transport, threads=64) as runner,
+    ):
+        for part in microbenchmarks(TINY, 1):
+            runner.run(runner.resolve(part.table))
+
+
+def test_the_emulator_has_a_compiler_here():
+    assert emulate.compiler()

@@ -1,0 +1,133 @@
+"""A stage that is known comes out of the tables as it went in, or is refused where it cannot be told."""
+
+import numpy as np
+import pytest
+from xstage.hw_validate.cuda import calibration
+from xstage.hw_validate.cuda.capacity import fit_capacity
+from xstage.hw_validate.cuda.collect import collect
+from xstage.hw_validate.cuda.parts import CALIBRATION_PARTS, Extent
+from xstage.hw_validate.cuda.planning import plan
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.calibrate import NoLawError
+from xstage.sim.errors import InputError
+
+from .modelled_devices import BARRIER_NS, FLAG_NS, NOTING_NS, RELEASE_NS, TICK_NS, TICKET_NS, ModelledDevices, stage
+
+EXTENT = Extent(sizes=22, rounds=6, train_rounds=4, train_bursts=16, sweep_rounds=3)
+
+
+def results(tmp_path_factory, devices, parts=CALIBRATION_PARTS):
+    return collect(plan(extent=EXTENT, parts=parts), devices, tmp_path_factory.mktemp("cuda") / "results.npz")
+
+
+@pytest.fixture(scope="module")
+def by_sm(tmp_path_factory):
+    """Q is 6 KiB an SM, and never reaches the 1 MiB of the GPU."""
+    return results(tmp_path_factory, ModelledDevices(stage(per_sm_kib=6, gpu_kib=1024), sms=32))
+
+
+@pytest.fixture(scope="module")
+def by_gpu(tmp_path_factory):
+    """Q is 6 KiB an SM up to 96 KiB: the smaller of both."""
+    return results(tmp_path_factory, ModelledDevices(stage(per_sm_kib=6, gpu_kib=96), sms=32))
+
+
+def test_r_q_and_t_iss0_come_out_as_they_went_in(by_sm):
+    found = calibration.calibrate(by_sm).seen.calibration
+    assert found.drain_gbs.value == pytest.approx(52, rel=0.02)
+    assert found.capacity_bytes.value == pytest.approx(32 * 6 * 1024, rel=0.02)
+    assert found.t0_ns.value == pytest.approx(100, abs=3)
+    assert found.issue_gbs.value == pytest.approx(40, rel=0.02)
+    assert found.drain_gbs.low <= found.drain_gbs.value <= found.drain_gbs.high
+
+
+def test_two_ways_to_r_agree(by_sm):
+    found = calibration.calibrate(by_sm)
+    assert found.long_run_gbs == pytest.approx(found.seen.calibration.drain_gbs.value, rel=0.03)
+
+
+def test_q_of_each_sm_is_told_from_q_of_the_gpu(by_sm, by_gpu):
+    each, both = calibration.calibrate(by_sm).capacity, calibration.calibrate(by_gpu).capacity
+    assert each.form == "each SM"
+    assert each.per_sm_bytes == pytest.approx(6 * 1024, rel=0.03)
+    assert "at least this" in each.bound
+    assert both.form == "the smaller of both"
+    assert both.per_sm_bytes == pytest.approx(6 * 1024, rel=0.03)
+    assert both.gpu_bytes == pytest.approx(96 * 1024, rel=0.03)
+
+
+def test_one_sm_that_cannot_fill_the_stage_is_told_with_its_reason(by_sm):
+    """40 GB/s from one SM never fill a stage that drains at 52."""
+    assert "no knee" in calibration.calibrate(by_sm).capacity.refused[1]
+
+
+@pytest.mark.parametrize(
+    ("law", "form"),
+    [
+        (lambda k: 5000 * k, "each SM"),
+        (lambda k: 0 * k + 70_000, "the GPU"),
+        (lambda k: np.minimum(5000 * k, 70_000), "the smaller of both"),
+    ],
+)
+def test_the_simplest_form_that_describes_q_is_taken(law, form):
+    k = np.array([2.0, 4, 8, 16, 32, 64])
+    found = fit_capacity(k, law(k) * np.array([1.01, 0.99, 1.0, 1.01, 0.99, 1.0]))
+    assert found.form == form
+    assert np.minimum(found.per_sm_bytes * k, found.gpu_bytes) == pytest.approx(law(k), rel=0.03)
+
+
+def test_costs_are_without_the_noting_of_times(by_sm):
+    costs = calibration.calibrate(by_sm).costs
+    assert costs.noting_ns == pytest.approx(NOTING_NS, abs=1)
+    assert costs.release_ns[0] == pytest.approx(RELEASE_NS - NOTING_NS, abs=2)
+    assert costs.ticket_ns[8] == pytest.approx(TICKET_NS, abs=2)
+    assert costs.flag_one_way_ns == pytest.approx(FLAG_NS / 2, abs=2)
+    assert costs.barrier_ns == pytest.approx(BARRIER_NS, abs=2)
+
+
+def test_the_machine_is_one_that_a_scenario_can_use(by_gpu, tmp_path):
+    found = calibration.calibrate(by_gpu)
+    found.write(tmp_path / "gpu.yaml")
+    machine = load_machine(tmp_path / "gpu.yaml")
+    assert machine == found.machine
+    assert machine.stage.capacity_gpu.value == pytest.approx(96 * 1024, rel=0.03)
+    assert machine.stage.capacity_sm.value == pytest.approx(6 * 1024, rel=0.03)
+    assert "smaller of both" in machine.stage.capacity_sm.source
+    assert 64 <= machine.stage.granule.value <= machine.stage.capacity_sm.value
+
+
+def test_what_was_measured_is_told(by_sm):
+    found = calibration.calibrate(by_sm)
+    host = found.seen.as_dict()["host"]
+    assert host["timer_tick_ns"] == TICK_NS
+    assert host["sm_clock_mhz"] == pytest.approx(1500, rel=1e-3)
+    assert host["transport"] == "host"
+    assert found.as_dict()["costs"]["release_ns"]
+
+
+def test_drift_is_how_far_bursts_had_moved(by_sm):
+    assert calibration.drift_pct(by_sm) < 1
+
+
+def test_a_gpu_without_a_knee_is_refused(tmp_path_factory):
+    flat = results(tmp_path_factory, ModelledDevices(None, sms=8), ("clock", "bursts"))
+    with pytest.raises(NoLawError, match="no knee"):
+        calibration.calibrate(flat)
+
+
+def test_where_all_sms_overrun_a_small_stage_at_once_fewer_tell_its_size(tmp_path_factory):
+    """6 KiB are less than two lines from each of 32 SMs, but 2 SMs fill them slowly enough to be watched."""
+    small = results(tmp_path_factory, ModelledDevices(stage(per_sm_kib=6, gpu_kib=6), sms=32))
+    found = calibration.calibrate(small).seen
+    assert found.calibration.producers < 32
+    assert found.calibration.capacity_bytes.value == pytest.approx(6 * 1024, rel=0.05)
+    assert "with all SMs there is no law to be seen" in found.warnings[-1]
+
+
+def test_a_missing_part_is_named_with_why(tmp_path_factory):
+    some = results(tmp_path_factory, ModelledDevices(stage(), sms=8), ("clock",))
+    with pytest.raises(InputError, match="part bursts of the results: is needed, but was not planned"):
+        calibration.calibrate(some)
+    some.header["parts"]["clock"] |= {"state": "failed", "why": "the GPU is lost"}
+    with pytest.raises(InputError, match="failed: the GPU is lost"):
+        calibration.costs_of(some)

@@ -1,0 +1,234 @@
+"""The collector: parts in turn, results after each, what ends it early, and how little it needs to run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xstage.hw_validate.cuda import collect as module
+from xstage.hw_validate.cuda.collect import Settings, collect, main
+from xstage.hw_validate.cuda.container import load, save
+from xstage.hw_validate.cuda.errors import (
+    DeviceLostError,
+    KernelTimeoutError,
+    MemoryTooSmallError,
+    NoGpuError,
+    NoPeerAccessError,
+)
+from xstage.hw_validate.cuda.parts import PARTS, Extent
+from xstage.hw_validate.cuda.planning import plan
+from xstage.sim.errors import InputError
+
+from .modelled_devices import ModelledDevices, stage
+
+TINY = Extent(sizes=9, rounds=3, train_rounds=2, train_bursts=6, sweep_rounds=1)
+FEW = ("clock", "bursts", "costs")
+
+
+def tiny(parts=FEW, **more):
+    return plan(extent=TINY, parts=parts, **more)
+
+
+def states(results):
+    return {name: told["state"] for name, told in results.header["parts"].items()}
+
+
+def test_every_part_runs_and_tells_what_ran(tmp_path):
+    results = collect(tiny(tuple(PARTS)), ModelledDevices(stage(), sms=8), tmp_path / "r.npz")
+    found = states(results)
+    assert found.pop("incast") == "skipped"
+    assert "needs two GPUs" in results.header["parts"]["incast"]["why"]
+    assert set(found.values()) == {"done"}
+    assert results.header["complete"]
+    assert results.header["machine"]["devices"][0]["sms"] == 8
+    assert results.header["machine"]["peer_matrix"] == [[True]]
+
+
+def test_all_parts_run_between_gpus(tmp_path):
+    results = collect(tiny(tuple(PARTS)), ModelledDevices(stage(), sms=8, gpus=2), tmp_path / "r.npz")
+    assert results.header["transport"]["name"] == "peer"
+    assert set(states(results).values()) == {"done"}
+
+
+def test_what_is_written_is_what_was_collected(tmp_path):
+    results = collect(tiny(), ModelledDevices(stage(), sms=8), tmp_path / "r.npz")
+    again = load(tmp_path / "r.npz", "results")
+    assert again.header == json.loads(json.dumps(results.header))
+    assert all(np.array_equal(again.arrays[name], array) for name, array in results.arrays.items())
+
+
+def test_old_gpus_have_no_bulk_stores(tmp_path):
+    results = collect(tiny(("clock", "bulk")), ModelledDevices(sms=8, compute_capability="80"), tmp_path / "r.npz")
+    assert "need compute capability 90, this GPU has 80" in results.header["parts"]["bulk"]["why"]
+
+
+@pytest.mark.parametrize(
+    "error", [DeviceLostError("gone"), KernelTimeoutError("too long"), MemoryTooSmallError("full"), KeyboardInterrupt()]
+)
+def test_what_was_measured_before_a_failure_is_kept_and_marked(tmp_path, error):
+    devices = ModelledDevices(stage(), sms=8, fails={("run", 4): error})  # scout, clock, bursts, then this
+    with pytest.raises(type(error)):
+        collect(tiny(), devices, tmp_path / "r.npz")
+    kept = load(tmp_path / "r.npz", "results")
+    found = states(kept)
+    assert [found[name] for name in FEW] == ["done", "done", "failed"]
+    assert found["drift"] == found["clock after"] == "not run"
+    assert kept.header["failed"]["part"] == "costs"
+    assert not kept.header["complete"]
+    assert "part/bursts/marks" in kept.arrays
+    assert "part/costs/marks" not in kept.arrays
+    assert devices.live == {}
+
+
+def test_a_failure_before_anything_ran_is_kept_too(tmp_path):
+    devices = ModelledDevices(gpus=2, reachable=False)
+    with pytest.raises(NoPeerAccessError):
+        collect(tiny(), devices, tmp_path / "r.npz", Settings("peer"))
+    kept = load(tmp_path / "r.npz", "results")
+    assert set(states(kept).values()) == {"not run"}
+    assert "peer access is missing" in kept.header["failed"]["why"]
+
+
+def test_no_part_begins_when_the_budget_is_spent(tmp_path):
+    results = collect(tiny(), ModelledDevices(stage(), sms=8), tmp_path / "r.npz", Settings(budget_s=0.0))
+    assert set(states(results).values()) == {"not run"}
+    assert "budget of 0 s was spent" in results.header["parts"]["bursts"]["why"]
+
+
+def test_a_kernel_that_gave_up_is_an_error_even_if_it_ended(tmp_path):
+    class GivesUp(ModelledDevices):
+        def run(self, launches, abort, deadline_s):
+            super().run(launches, abort, deadline_s)
+            self.live[abort[0].address].data[0] = 1
+            return 0.1
+
+    with pytest.raises(KernelTimeoutError, match="waited for another for more than 10 s"):
+        collect(tiny(), GivesUp(stage(), sms=8), tmp_path / "r.npz")
+
+
+def test_it_is_said_when_no_knee_shows_and_when_the_clock_moved(tmp_path):
+    results = collect(tiny(), ModelledDevices(None, sms=8, clock_moves=0.1), tmp_path / "r.npz")
+    said = " ".join(results.header["warnings"])
+    assert "Q cannot be seen" in said
+    assert "the SM clock moved by" in said
+    quiet = collect(tiny(), ModelledDevices(stage(), sms=8), tmp_path / "r.npz")
+    assert quiet.header["warnings"] == []
+
+
+def test_an_unknown_part_of_a_plan_is_refused(tmp_path):
+    made = tiny()
+    made.header["parts"]["dance"] = made.header["parts"]["costs"]
+    with pytest.raises(InputError, match="dance"):
+        collect(made, ModelledDevices(), tmp_path / "r.npz")
+
+
+def run_main(tmp_path, devices, *more):
+    save(tiny(), tmp_path / "plan.npz")
+    return main([str(tmp_path / "plan.npz"), "-o", str(tmp_path / "r.npz"), *more], lambda: devices)
+
+
+def test_the_command_prints_one_object(tmp_path, capsys):
+    assert run_main(tmp_path, ModelledDevices(stage(), sms=8)) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["complete"] and answer["parts"]["bursts"] == "done"
+
+
+def test_exit_codes_tell_bad_input_from_failure(tmp_path, capsys):
+    lost = ModelledDevices(stage(), sms=8, fails={("run", 2): DeviceLostError("the GPU is lost")})
+    assert run_main(tmp_path, lost) == 1
+    assert "the GPU is lost" in capsys.readouterr().err
+    assert run_main(tmp_path, ModelledDevices(gpus=2), "--gpus", "9") == 2
+    assert run_main(tmp_path, ModelledDevices(), "--transport", "smoke") == 2
+    assert main([str(tmp_path / "none.npz"), "-o", str(tmp_path / "r.npz")]) == 2
+    assert main([str(tmp_path / "plan.npz"), "-o", str(tmp_path / "r.txt")]) == 2
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "plan.npz").read_bytes()[:100])
+    assert main([str(tmp_path / "cut.npz"), "-o", str(tmp_path / "r.npz")]) == 2
+    assert "cut.npz: is not a whole plan file" in capsys.readouterr().err
+
+
+def test_results_are_not_taken_for_a_plan(tmp_path, capsys):
+    assert run_main(tmp_path, ModelledDevices(stage(), sms=8)) == 0
+    assert main([str(tmp_path / "r.npz"), "-o", str(tmp_path / "again.npz")]) == 2
+    assert "kind = 'results'" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path, capsys):
+    stopped = ModelledDevices(stage(), sms=8, fails={("run", 3): KeyboardInterrupt()})
+    assert run_main(tmp_path, stopped) == 1
+    assert "interrupted; what was measured is kept" in capsys.readouterr().err
+    assert states(load(tmp_path / "r.npz", "results"))["clock"] == "done"
+
+
+def test_no_gpu_is_a_failure_with_its_reason(tmp_path, capsys, monkeypatch):
+    def none():
+        raise NoGpuError("there is no GPU")
+
+    monkeypatch.setattr(module, "cupy_devices", none)
+    save(tiny(), tmp_path / "plan.npz")
+    assert main([str(tmp_path / "plan.npz"), "-o", str(tmp_path / "r.npz")]) == 1
+    assert "there is no GPU" in capsys.readouterr().err
+
+
+BARE = """
+import sys
+
+class OnlyNumPy:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in {refused}:
+            raise ImportError(f"the collector may not import {{name}}", name=name)
+        return None
+
+sys.meta_path.insert(0, OnlyNumPy())
+sys.argv = ["run_here.py", *{words}]
+import runpy
+runpy.run_path({script!r}, run_name="__main__")
+"""
+REFUSED = ("pandas", "numba", "scipy", "pydantic", "simpy", "networkx", "matplotlib", "pyarrow", "yaml", "typer", "rich",
+           "jinja2", "llvmlite", "cupy", "dask", "distributed")  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["collect", "{plan}", "-o", "{out}"], ["device_check", "-o", "{folder}"]])
+def test_a_bare_node_needs_numpy_and_cupy_alone(tmp_path, words):
+    """In a process that can import nothing else, out of a source tree, it gets as far as CuPy, and says so."""
+    save(tiny(), tmp_path / "plan.npz")
+    names = {"plan": tmp_path / "plan.npz", "out": tmp_path / "r.npz", "folder": tmp_path / "check"}
+    script = Path(module.__file__).with_name("run_here.py")
+    code = BARE.format(refused=set(REFUSED), words=[word.format(**names) for word in words], script=str(script))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "CuPy is" in done.stderr and "install the one wheel that fits the driver" in done.stderr
+
+
+EVERYTHING = """
+import sys
+sys.path.insert(0, {root!r})
+import pathlib
+from tests.hw_validate.cuda.emulated_devices import EmulatedDevices
+{trap}
+from xstage.hw_validate.cuda.collect import Settings, collect
+from xstage.hw_validate.cuda.container import load
+devices = EmulatedDevices(pathlib.Path({builds!r}))
+results = collect(load({plan!r}, "plan"), devices, {out!r}, Settings(most_bytes=1 << 20, threads=64))
+assert results.header["complete"], results.header
+assert not [name for name in sys.modules if name.partition(".")[0] in {refused}]
+"""
+
+
+def test_collecting_and_replaying_import_numpy_alone(tmp_path):
+    from xstage.hw_validate.cuda.trains import Phases, train
+
+    from .emulated import BUILDS, needs_compiler
+
+    if needs_compiler.args[0]:
+        pytest.skip(needs_compiler.kwargs["reason"])
+    program = train(Phases([1024, 512], [1000, 2000]), 2, lambda size: size)
+    save(tiny(("clock", "bursts"), programs=[program], repeats=(2, 1)), tmp_path / "plan.npz")
+    root = Path(__file__).parents[3]
+    code = EVERYTHING.format(root=str(root), trap="", builds=str(BUILDS), plan=str(tmp_path / "plan.npz"),
+                             out=str(tmp_path / "r.npz"), refused=set(REFUSED))  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert load(tmp_path / "r.npz", "results").arrays["replay/0/far/start"].shape == (2, 8)

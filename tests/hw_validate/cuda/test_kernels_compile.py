@@ -1,0 +1,63 @@
+"""Every kernel compiles for every architecture, keeps its registers, and needs no file but its own text."""
+
+import sys
+
+import pytest
+from xstage.hw_validate.cuda.compile import ARCHITECTURES, KERNELS, CompileError, compile_kernel, kernel_text
+from xstage.sim.errors import InputError
+
+SOURCES = sorted(path.name for path in KERNELS.glob("*.cu"))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_kernel_compiles_without_stack_and_without_spills(source, architecture):
+    pytest.importorskip("cuda.core", reason="cuda-core, which compiles for GPUs, is for Linux only")
+    compiled = compile_kernel(source, architecture)
+    assert compiled.cubin[:4] == b"\x7fELF"
+    assert compiled.kernels
+    for name, needs in compiled.kernels.items():
+        assert (needs.stack_bytes, needs.spill_bytes) == (0, 0), name
+        assert 0 < needs.registers <= 255, name
+
+
+def test_a_stack_is_seen_where_there_is_one(tmp_path):
+    pytest.importorskip("cuda.core", reason="cuda-core, which compiles for GPUs, is for Linux only")
+    source = tmp_path / "stack.cu"
+    source.write_text(
+        '#include "device.cuh"\n'
+        "struct P { xstage::u32 *out, at; };\n"
+        "XSTAGE_KERNEL(stack, P, 32) {\n"
+        "  xstage::u32 many[64];\n"
+        "  for (xstage::u32 i = 0; i < 64; ++i) many[i] = i * parameters.at;\n"
+        "  many[parameters.at & 63] = 1;\n"
+        "  for (xstage::u32 i = 0; i < 64; ++i) parameters.out[i] = many[(i * parameters.at) & 63];\n"
+        "}\n"
+    )
+    assert compile_kernel(source, "sm_90a").kernels["stack"].stack_bytes >= 256
+
+
+def test_the_message_of_the_compiler_names_file_and_line(tmp_path):
+    pytest.importorskip("cuda.core", reason="cuda-core, which compiles for GPUs, is for Linux only")
+    source = tmp_path / "broken.cu"
+    source.write_text('#include "device.cuh"\nint x = "text";\n')
+    with pytest.raises(CompileError, match=r"broken.cu\(2\): error"):
+        compile_kernel(source, "sm_80")
+
+
+def test_the_text_of_a_kernel_holds_each_header_once_and_those_of_the_host_only_for_the_host():
+    text = kernel_text("replay.cu")
+    assert text.count("namespace xstage {") == 4  # device, memory, copy, matrix
+    assert "#include" not in text and "#pragma once" not in text
+    assert "namespace xstage::emulation {" in kernel_text("replay.cu", emulation=True)
+
+
+def test_an_unknown_kernel_is_refused_with_those_there_are():
+    with pytest.raises(InputError, match=r"kernel = 'nothing.cu': no such source \(allowed: a path, or .*replay.cu"):
+        kernel_text("nothing.cu")
+
+
+def test_without_cuda_core_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    with pytest.raises(CompileError, match=r"pip install 'cuda-core\[cu12\]'"):
+        compile_kernel("replay.cu", "sm_90a")

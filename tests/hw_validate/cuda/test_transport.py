@@ -1,0 +1,75 @@
+"""Where the remote bytes of a measurement lie, what is said when they cannot, and that all memory is given back."""
+
+import pytest
+from xstage.hw_validate.cuda.errors import MemoryTooSmallError, NoPeerAccessError
+from xstage.hw_validate.cuda.transport import MiB, open_transport, peer_matrix
+from xstage.sim.errors import InputError
+
+from .modelled_devices import ModelledDevices
+
+
+def test_auto_is_peer_where_two_gpus_reach_each_other():
+    devices = ModelledDevices(gpus=3)
+    with open_transport(devices) as found:
+        assert (found.name, found.n_ranks) == ("peer", 3)
+        homes = [devices.live[buffer.address].home for buffer in found.far]
+        assert homes == [0, 1, 2]
+    assert devices.live == {}
+
+
+def test_auto_is_host_on_one_gpu_and_flags_have_gpu_memory():
+    devices = ModelledDevices()
+    with open_transport(devices) as found:
+        assert found.name == "host"
+        assert devices.live[found.far[0].address].home == -1
+        assert devices.live[found.own[0].address].home == 0
+        assert found.warnings == []
+
+
+def test_missing_peer_access_is_said_and_the_host_measured_instead():
+    with open_transport(ModelledDevices(gpus=2, reachable=False)) as found:
+        assert found.name == "host"
+        assert "peer access is missing: GPU 0 cannot store into the memory of GPU 1" in found.warnings[0]
+
+
+def test_peer_that_was_asked_for_and_is_not_there_is_refused():
+    with (
+        pytest.raises(NoPeerAccessError, match=r"peer access is missing: GPU 0 .* use transport host"),
+        open_transport(ModelledDevices(gpus=2, reachable=False), "peer"),
+    ):
+        pass
+    with pytest.raises(NoPeerAccessError, match="needs two GPUs"), open_transport(ModelledDevices(), "peer"):
+        pass
+
+
+def test_numbers_and_names_that_there_are_not_are_refused():
+    for name, gpus, said in (
+        ("nvlink", None, "transport = 'nvlink'"),
+        ("peer", 5, "gpus = 5"),
+        ("host", 2, "gpus = 2"),
+    ):
+        with pytest.raises(InputError, match=said), open_transport(ModelledDevices(gpus=2), name, gpus):
+            pass
+
+
+def test_less_memory_is_taken_where_less_is_free_and_said():
+    with open_transport(ModelledDevices(free_bytes=400 * MiB)) as found:
+        assert found.own[0].size == 160 * MiB
+        assert "room for 160 MiB only" in found.warnings[0]
+
+
+def test_too_little_memory_is_an_error_and_nothing_is_left_taken():
+    devices = ModelledDevices(free_bytes=100 * MiB)
+    with pytest.raises(MemoryTooSmallError, match="GPU 0 has no 64 MiB free"), open_transport(devices):
+        pass
+    assert devices.live == {}
+
+
+def test_a_host_without_memory_to_pin_is_an_error():
+    devices = ModelledDevices(fails={("host_memory", "always"): MemoryTooSmallError("no")})
+    with pytest.raises(MemoryTooSmallError, match="host memory has no 64 MiB free"), open_transport(devices, "host"):
+        pass
+
+
+def test_the_matrix_of_peers_is_whole():
+    assert peer_matrix(ModelledDevices(gpus=2, reachable=False)) == [[True, False], [False, True]]
