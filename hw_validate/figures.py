@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,13 @@ from .validate import Calibrated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .validate import Validation
 
 MEASURED, LAW, CONTROL = "#1f5fa8", "#c8501e", "#8a8a8a"
+KIND_COLOURS = {"compute": "#9ec3e6", "store": LAW, "wait": "#e4e4e4"}
+KINDS_OF = {"compute": ("compute", "signal"), "store": ("store", "load"), "wait": ("wait", "acquire")}
 SIZE_INCHES = (6.4, 3.9)
 
 
@@ -86,30 +91,66 @@ def scatter(comparisons: Sequence[Comparison]) -> str:
     return str(finish())
 
 
+def timelines(validation: Validation) -> str | None:
+    """One small schedule lane by lane, simulated above and measured below: the one with stall that has the fewest ops.
+
+    None where only trains were run.
+    """
+    kinds = zip(validation.comparisons, validation.schedules, strict=False)
+    stalled = [
+        c for c, _ in kinds if c.stalled_share > STALLED_SHARE and "role" in c.ops and c.ops["role"].nunique() > 1
+    ]
+    if not stalled:
+        return None
+    chosen = min(stalled, key=lambda c: len(c.ops)).ops
+    figure, finish = _figure((SIZE_INCHES[0], 4.6))
+    lanes = sorted(chosen["lane"].unique())
+    for axes, who in zip(figure.subplots(2, 1, sharex=True), ("simulated", "measured"), strict=True):
+        for kind, colour in KIND_COLOURS.items():
+            bars = chosen[chosen["kind"].isin(KINDS_OF[kind])]
+            took = bars[f"{who}_issue_us"] + np.where(bars["kind"] == "store", bars[f"{who}_wait_us"], 0.0)
+            places = bars["lane"].map(lanes.index).to_numpy()
+            axes.barh(places, took, left=bars[f"{who}_start_us"], height=0.7, color=colour, lw=0, label=kind)
+        role = chosen.drop_duplicates("lane").set_index("lane")["role"]
+        axes.set_yticks(range(len(lanes)), [f"{role[lane]} {lane}" for lane in lanes], fontsize=7)
+        axes.invert_yaxis()
+        axes.set_title(who, loc="left", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("µs")
+    figure.legend(*axes.get_legend_handles_labels(), frameon=False, ncols=3, loc="outside upper right")
+    return str(finish("timelines"))
+
+
 def _axes(x: str, y: str) -> tuple[Axes, Any]:
     """Axes of a new figure, and the function that gives its SVG."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    figure, finish = _figure(SIZE_INCHES)
     axes = figure.subplots()
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, lw=0.6)
 
-    def finish() -> str:
+    return axes, lambda: finish(f"{x} {y}")
+
+
+def _figure(size: tuple[float, float]) -> tuple[Figure, Callable[[str], str]]:
+    """A new figure, and the function that gives its SVG; the text it takes makes the ids in it unlike those of others."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+
+    def finish(salt: str) -> str:
         text = io.StringIO()
         with rc_context(
-            {"svg.hashsalt": f"xstage {x} {y}", "svg.fonttype": "none"}
+            {"svg.hashsalt": f"xstage {salt}", "svg.fonttype": "none"}
         ):  # the same file each time; real text
             figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
         svg = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
-        return re.sub(
-            r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1), count=1
-        )
+        without_height = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+        return re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", without_height, count=1)
 
-    return axes, finish
+    return figure, finish
 
 
 def _middle_half(rounds: Any) -> tuple[Any, Any, Any]:

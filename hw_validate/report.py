@@ -31,6 +31,10 @@ def render(validation: Validation) -> str:
         numbers=_numbers(validation),
         summary=summary,
         host=validation.calibrated.host,
+        kinds=validation.by_schedule(),
+        not_measured=validation.not_measured,
+        again=[run.as_dict() for run in validation.again],
+        warnings=[text[:1].upper() + text[1:] for text in validation.calibrated.warnings],
         worst=programs.loc[order[:WORST_PROGRAMS]].to_dict("records"),
         seed=validation.seed,
         drift_pct=validation.drift_pct,
@@ -40,6 +44,7 @@ def render(validation: Validation) -> str:
         isolated=figures.isolated_bursts(validation.calibrated),
         trains=figures.trains(validation.calibrated),
         scatter=figures.scatter(validation.comparisons),
+        timelines=figures.timelines(validation),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,10 +20,11 @@ import numpy as np
 
 from ..sim.calibrate import BurstTimes, Calibration
 from ..sim.calibrated_machine import write_machine
-from ..sim.errors import InputError
+from ..sim.errors import InputError, XstageError
 from ..sim.files import write_whole
 from ..sim.machine import Machine
 from ..sim.trace import Trace
+from .again import Again, busy_core, compared, refused
 from .compare import Comparison, Summary, compare, summarise
 from .measuring import Progress, silent
 from .unseen import bounds_of, unseen_traces
@@ -47,10 +48,11 @@ class Calibrated:
     completed_ns: Any
     isolated_bytes: Any
     host: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """`t_iss0_ns`, `drain_gbs`, `capacity_bytes`, `intervals`, and how good the fit is."""
-        return {**self.calibration.as_dict(), "host": self.host}
+        """`t_iss0_ns`, `drain_gbs`, `capacity_bytes`, `intervals`, how good the fit is, and what it cannot say."""
+        return {**self.calibration.as_dict(), "warnings": self.warnings, "host": self.host}
 
     def write(self, path: str | Path) -> None:
         """The machine file, for `--machine` or a scenario."""
@@ -62,7 +64,8 @@ class Validation:
     """A calibration, and how Programs that it never saw ran on the hardware and in the simulator.
 
     `drift_pct` is how far the bursts of the calibration had moved when the Programs had run (None: could not be told): the
-    hardware that was calibrated and the one that was judged differ by as much.
+    hardware that was calibrated and the one that was judged differ by as much. `schedules` names what each Program is,
+    `not_measured` counts those that were disturbed too often, and `again` has the runs that were made again.
     """
 
     calibrated: Calibrated
@@ -71,12 +74,32 @@ class Validation:
     drift_pct: float | None
     seed: int
     wall_s: float
+    schedules: list[str] = field(default_factory=list)
+    not_measured: int = 0
+    again: list[Again] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
+        replay = asdict(self.summary) | {"drift_pct": self.drift_pct, "not_measured": self.not_measured}
         return {
             "calibration": self.calibrated.as_dict(),
-            "replay": asdict(self.summary) | {"drift_pct": self.drift_pct},
-        }
+            "replay": replay | {"by_schedule": self.by_schedule()},
+        } | ({"again": [run.as_dict() for run in self.again]} if self.again else {})
+
+    def by_schedule(self) -> list[dict[str, Any]]:
+        """Errors of each kind of Program."""
+        found = []
+        for name in dict.fromkeys(self.schedules):
+            mine = [c for c, kind in zip(self.comparisons, self.schedules, strict=True) if kind == name]
+            summary, waits = summarise(mine), [c for c in mine if c.simulated_wait_us > 0 and c.measured_wait_us > 0]
+            wait = [abs(100 * (c.simulated_wait_us / c.measured_wait_us - 1)) for c in waits]
+            names = ("programs", "programs_with_stall", "median_abs_error_pct", "p90_abs_error_pct",
+                     "makespan_median_abs_error_pct", "stall_mean_abs_error_ns", "noise_pct")  # fmt: skip
+            found.append(
+                {"schedule": name}
+                | {key: getattr(summary, key) for key in names}
+                | {"wait_median_abs_error_pct": float(np.median(wait)) if wait else None}
+            )
+        return found
 
     def ops(self) -> pd.DataFrame:
         """The joined op tables of all Programs, numbered by `program`."""
@@ -89,8 +112,10 @@ class Validation:
         """One row a Program: times in microseconds, errors in percent, stall error in ns a store."""
         import pandas as pd
 
+        names = self.schedules or ["train"] * len(self.comparisons)
         return pd.DataFrame(
             {
+                "schedule": name,
                 "stalled_share": c.stalled_share,
                 "simulated_issue_us": c.simulated_issue_us,
                 "measured_issue_us": c.measured_issue_us,
@@ -99,8 +124,12 @@ class Validation:
                 "stall_error_ns": c.stall_error_ns,
                 "noise_pct": c.noise_pct,
                 "repeats": c.repeats,
+                "simulated_wait_us": c.simulated_wait_us,
+                "measured_wait_us": c.measured_wait_us,
+                "simulated_makespan_us": c.simulated_makespan_us,
+                "measured_makespan_us": c.measured_makespan_us,
             }
-            for c in self.comparisons
+            for name, c in zip(names, self.comparisons, strict=True)
         )
 
     def report(self, path: str | Path) -> None:
@@ -119,13 +148,17 @@ class Validation:
 
 
 class Backend(Protocol):
-    """Hardware to run bursts on; a context manager."""
+    """Hardware to run bursts on; a context manager.
+
+    One that can run more than trains also has `unseen(calibrated, count, rng) -> list[Trace]`, and `simulated_ops(trace)`
+    if the op table to compare is not `trace.ops()`. `replay` gives None for a Program that could not be measured.
+    """
 
     def calibrate(self, rng: np.random.Generator, progress: Progress = silent) -> Calibrated: ...
 
     def replay(
         self, traces: Sequence[Trace], rng: np.random.Generator, progress: Progress = silent
-    ) -> list[pd.DataFrame]: ...
+    ) -> Sequence[pd.DataFrame | None]: ...
 
     def drift_pct(self, rng: np.random.Generator) -> float | None: ...
 
@@ -155,12 +188,52 @@ def validate(
     quick: bool = False,
     seed: int = 0,
     programs: int | None = None,
+    repeat: int = 1,
+    busy: bool = False,
     progress: Progress = silent,
 ) -> Validation:
     """Calibrate, run `programs` unseen Programs (default: 120, quick 40) on the hardware and simulated, and compare.
 
-    `seed` draws the order of measurements and the Programs. Raises as `calibrate` does.
+    `seed` draws the order of measurements and the Programs. With `repeat` above 1 all of it is done again with other seeds,
+    with `busy` once more while another core is kept busy; `again` of the answer, which is that of the first run, tells
+    whether they agree. Raises as `calibrate` does; a later run that is refused only says so.
     """
+    if repeat < 1:
+        raise InputError("are too few", field="repeat", value=repeat, allowed="1 or more")
+    found = _validate_once(backend, producers, quick, seed, programs, progress)
+    runs = [(f"run {number}", False) for number in range(2, repeat + 1)] + (
+        [("another core busy", True)] if busy else []
+    )
+    again = []
+    for number, (what, with_load) in enumerate(runs, start=1):
+        told = _prefixed(progress, what)
+        free = found.calibrated.host.get("cores", [])
+        if with_load:
+            with busy_core(free) as core:
+                again.append(
+                    refused(what, "there is no other core to keep busy")
+                    if core is None
+                    else _run_again(what, found, (backend, producers, quick, seed + number, programs, told))
+                )
+        else:
+            again.append(_run_again(what, found, (backend, producers, quick, seed + number, programs, told)))
+    return replace(found, again=again) if again else found
+
+
+def _prefixed(progress: Progress, what: str) -> Progress:
+    return lambda doing, share: progress(f"{what}: {doing}", share)
+
+
+def _run_again(what: str, first: Validation, arguments: tuple[Any, ...]) -> Again:
+    try:
+        return compared(what, first, _validate_once(*arguments))
+    except XstageError as error:
+        return refused(what, str(error))
+
+
+def _validate_once(
+    backend: str, producers: int, quick: bool, seed: int, programs: int | None, progress: Progress
+) -> Validation:
     started = time.perf_counter()
     count = programs if programs is not None else QUICK_PROGRAMS if quick else PROGRAMS
     if count < 1:
@@ -169,13 +242,27 @@ def validate(
     with open_backend(backend, producers, quick) as hardware:
         calibrated = hardware.calibrate(order, progress)
         progress("simulating", 0.0)
-        bounds = bounds_of(calibrated.calibration.knee_bytes.value)
-        traces = unseen_traces(calibrated.machine, producers, count, bounds, drawn)
+        knee = calibrated.calibration.knee_bytes.value
+        if hasattr(hardware, "unseen"):
+            traces = hardware.unseen(calibrated, count, drawn)
+        else:
+            traces = unseen_traces(calibrated.machine, producers, count, bounds_of(knee), drawn)
         measured = hardware.replay(traces, order, progress)
         drift = hardware.drift_pct(order)
     progress("comparing", 0.0)
-    comparisons = [compare(trace.ops(), table) for trace, table in zip(traces, measured, strict=True)]
-    return Validation(calibrated, comparisons, summarise(comparisons), drift, seed, time.perf_counter() - started)
+    simulated_ops = getattr(hardware, "simulated_ops", Trace.ops)
+    pairs = [(trace, table) for trace, table in zip(traces, measured, strict=True) if table is not None]
+    comparisons = [compare(simulated_ops(trace), table) for trace, table in pairs]
+    return Validation(
+        calibrated=calibrated,
+        comparisons=comparisons,
+        summary=summarise(comparisons),
+        drift_pct=drift,
+        seed=seed,
+        wall_s=time.perf_counter() - started,
+        schedules=[str(trace.program.meta.get("schedule", "train")) for trace, _ in pairs],
+        not_measured=len(traces) - len(pairs),
+    )
 
 
 def open_backend(name: str, producers: int, quick: bool) -> Backend:

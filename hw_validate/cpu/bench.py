@@ -20,11 +20,14 @@ from .architecture import LINE_BYTES, Architecture
 from .buffers import Buffer
 from .clock import Clock, check_rates, core_speed, lost_share, measure_clock, measure_rate
 from .cores import choose_cores, run_pinned
+from .tables import CoreTables
 
 Steps = np.ndarray[Any, np.dtype[np.int64]]
 
 CACHED_BYTES = 16 << 10
 """Ordinary stores go round in this much memory, which stays in the first-level cache."""
+LOAD_AREA_BYTES = 64 << 10
+"""Loads go round in this much memory of each rank, which stays in the second-level cache."""
 WARM_UP_BYTES = 256 << 20
 PATIENCE_S = 5.0
 """Nothing that runs here lasts longer by far; a wait that does is a deadlock."""
@@ -33,6 +36,9 @@ PATIENCE_S = 5.0
 LATE_NS, LATE_SHARE = 500.0, 0.1
 """A run was disturbed if a lane began this late, or if more than this share of its spins ended this late: something else ran
 on its core, and of several lanes one stored while another was off."""
+PAUSE_NS = 2_000.0
+"""A core that runs a Program was disturbed if it did not look at its lanes for this long. A slice of another thread is far
+longer; a few ops of many lanes at once, or the first use of some memory, are shorter."""
 TRIES = 4
 
 
@@ -42,16 +48,25 @@ class StuckError(XstageError):
 
 @dataclass(frozen=True)
 class Costs:
-    """What measuring itself takes, in ticks."""
+    """What measuring itself takes, in ticks. `mapped_store_ticks` is that of a store of no lines in `lane.run_core`."""
 
     store_ticks: float
     overshoot_ticks: float
+    mapped_store_ticks: float = 0.0
 
 
 class Ran(NamedTuple):
     """The times noted by lane, one more than steps, and whether something else took time from a lane."""
 
     stamps: list[Steps]
+    disturbed: bool
+
+
+class RanProgram(NamedTuple):
+    """What `lane.run_core` noted, a row an op: (lane, task, op, start, end, begun), times in ticks."""
+
+    records: Steps
+    prefix: list[Steps]
     disturbed: bool
 
 
@@ -66,7 +81,7 @@ class Bench:
         self.cores = choose_cores(producers, lambda core: lost_share(core, rough))
         self.clock = measure_clock(self.cores[0])
         self.buffers = [Buffer(buffer_bytes or lane.ARCHITECTURE.buffer_bytes) for _ in range(producers)]
-        self.late_ns = LATE_NS
+        self.late_ns, self.pause_ns = LATE_NS, PAUSE_NS
         self._offsets = [0] * producers
         self._cached = [np.ones(CACHED_BYTES + LINE_BYTES, dtype=np.uint8) for _ in range(producers)]
         self.speed_before = core_speed(self.cores[0])
@@ -119,6 +134,69 @@ class Bench:
         start = int(shared[lane.START_TICK])
         late = self.clock.ticks(self.late_ns)
         return Ran(stamps, any(_disturbed(*each, start, late) for each in zip(lists, stamps, strict=True)))
+
+    def run_program(self, tables: CoreTables, prefix: Steps, drain_ns: float) -> RanProgram:
+        """Run a Program on the cores that it was mapped to, `prefix` on each of them just before.
+
+        `drain_ns` is how long a full stage drains: a core tells of its stores as long after them. The run counts as
+        disturbed if something else took time from a core.
+        Raises `InputError` for more cores than there are or a store larger than its area, and `StuckError` naming lane and
+        counter if lanes wait for each other for seconds.
+        """
+        count = len(tables.lanes_of_core)
+        if count > self.producers:
+            raise InputError("more lanes than cores", field="lanes", value=count, allowed=f"1 to {self.producers}")
+        area = self._area_bytes(tables)
+        check_steps(prefix, self.buffers[0].size)
+        state, patience = tables.state(), self.clock.ticks(PATIENCE_S * 1e9)
+        shared, before = (np.zeros(lane.N_SHARED, dtype=np.int64) for _ in range(2))
+        loads = np.ones((count, tables.ranks * LOAD_AREA_BYTES + LINE_BYTES), dtype=np.uint8)
+        stamps = [np.ones(len(prefix) + 1, dtype=np.int64) for _ in range(count)]
+        records = [np.ones((max(1, len(tables.ops)), 6), dtype=np.int64) for _ in range(count)]
+
+        def runner(i: int) -> Any:
+            buffer, cached = self.buffers[i], self._cached[i]
+            aligned, loaded = (-(-each.ctypes.data // LINE_BYTES) * LINE_BYTES for each in (cached, loads[i]))
+            offsets, load_offsets = (np.zeros(tables.ranks, dtype=np.int64) for _ in range(2))
+
+            def run() -> Any:
+                outcome, _ = lane.run_lane(
+                    prefix, 0, stamps[i], before.ctypes.data, count,
+                    buffer.address, buffer.size, aligned, CACHED_BYTES, patience,
+                )  # fmt: skip
+                if outcome != lane.DONE:
+                    return outcome, 0, 0, -1
+                return lane.run_core(
+                    i, tables.lanes_of_core[i], tables.ops, tables.pieces, tables.notices, tables.runs, tables.tasks,
+                    tables.queues, tables.queue_tasks, tables.steps, tables.groups, tables.lanes, state.lanes, state.groups,
+                    state.taken, state.address, tables.n_words, records[i], shared.ctypes.data, count, buffer.address,
+                    loaded, area, LOAD_AREA_BYTES, offsets, load_offsets, aligned, CACHED_BYTES, self.clock.ticks(drain_ns),
+                    patience, self.clock.ticks(self.pause_ns),
+                )  # fmt: skip
+
+            return run
+
+        def abort() -> None:
+            shared[lane.ABORT] = before[lane.ABORT] = 1
+
+        ended = run_pinned([runner(i) for i in range(count)], self.cores, abort)
+        for core, (outcome, _, _, waiting) in enumerate(ended):
+            if outcome == lane.TIMED_OUT:
+                where = (
+                    tables.describe(waiting, state) if waiting >= 0 else f"core {core} waited for the others to start"
+                )
+                raise StuckError(f"{where} for more than {PATIENCE_S:g} s")
+        rows = np.concatenate([records[i][: ended[i][1]] for i in range(count)])
+        return RanProgram(rows, stamps, any(lost > 0 for _, _, lost, _ in ended))
+
+    def _area_bytes(self, tables: CoreTables) -> int:
+        """What a buffer has for each rank. Raises `InputError` if a store or load of the Program does not fit."""
+        area = self.buffers[0].size // tables.ranks // LINE_BYTES * LINE_BYTES
+        for lines, size in ((tables.most_stored_lines, area), (tables.most_loaded_lines, LOAD_AREA_BYTES)):
+            if lines > size // LINE_BYTES:
+                allowed = f"0 to {size // LINE_BYTES}"
+                raise InputError("does not fit into its area", field="lines", value=lines, allowed=allowed)
+        return area
 
     def warm_up(self) -> None:
         """Bring the cores to speed and every page of the buffers into reach."""

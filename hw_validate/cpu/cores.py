@@ -6,6 +6,7 @@ caller (an error in one thread, Ctrl-C) is passed to the others through `abort`,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ def run_pinned(
     """
     results: list[Any] = [None] * len(functions)
     errors: list[BaseException] = []
+    ended = [threading.Event() for _ in functions]
 
     def work(position: int) -> None:
         try:
@@ -50,24 +52,34 @@ def run_pinned(
         except BaseException as error:
             errors.append(error)
             abort()
+        finally:
+            ended[position].set()
 
     threads = [threading.Thread(target=work, args=(i,), name=f"xstage lane {i}") for i in range(len(functions))]
     try:
         for thread in threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.05)  # in slices, so that Ctrl-C is seen on every system
+        for event in ended:
+            while not event.wait(0.05):  # in slices, so that Ctrl-C is seen on every system
+                pass
     except BaseException:
         abort()
         raise
     finally:
-        for thread in threads:
+        for thread, event in zip(threads, ended, strict=True):
             if thread.ident is not None:  # Ctrl-C may come before all of them have started
+                _outlast(event)
                 thread.join()
     if errors:
         raise errors[0]
     return results
+
+
+def _outlast(event: threading.Event) -> None:
+    """Wait for the event whatever comes. A `join` that Ctrl-C interrupts may take its thread for ended (CPython 3.11)."""
+    while not event.is_set():
+        with contextlib.suppress(KeyboardInterrupt):
+            event.wait(0.05)
 
 
 def _stay_on(core: int) -> None:

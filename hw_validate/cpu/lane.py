@@ -16,12 +16,18 @@ A list of steps is an integer array [n, 4] of (code, a, b, c):
     RELEASE  a = address of a slot, b = how many to give
 
 Time is noted after every step, so step i took `stamps[i + 1] - stamps[i]` ticks.
+
+`run_core` is the other loop: it runs several lanes on one core, as a Program says (`tables.py` has its arrays). A lane has a
+time of its own, its clock. What needs the core (STORE, LOAD) moves the clock to when the core has done it; a COMPUTE moves
+it on by its duration, and a wait to when what it waited for happened. A lane whose clock lies ahead of the core's time is
+left alone until then. So the lanes of a core compute side by side and store one after the other, like those of an SM.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types
 from numba.extending import intrinsic
@@ -30,7 +36,24 @@ from .architecture import LINE_BYTES, Architecture, detect
 
 SPIN, AT, STORE, CACHED, FENCE, SIGNAL, WAIT, ACQUIRE, RELEASE = range(9)
 DONE, ABORTED, TIMED_OUT = range(3)
-"""What `run_lane` returns."""
+"""What `run_lane` and `run_core` return."""
+
+# Ops of `run_core`: (code, a, b, c), and columns of its other arrays.
+OP_COMPUTE, OP_STORE, OP_LOAD, OP_SIGNAL, OP_REMOTE_SIGNAL, OP_WAIT, OP_ACQUIRE, OP_RELEASE = range(8)
+CLOCK, BEGUN, FINISHED, TASK, OP, OP_END, PAID, ENDED = range(8)
+STEP, VISITS, N_TAKEN, FINISH_TICK = range(4)
+STATE_COLUMNS = 16
+"""A row of state fills two cache lines, so that cores do not pull each other's lanes away."""
+NOTHING_LEFT, NOT_YET = -1, -2
+WORDS_APART = 8
+"""Counters, slots and cursors are words on cache lines of their own: the value, then when it was last added to (ticks).
+A counter has a word for each core, which alone writes it, and its value is their sum: a locked addition would make the core
+wait until all of its stores have left it, and so would never let it run ahead of them."""
+DEALT_LINES = 8
+"""Lines of a store to one area before it goes on to the next."""
+MOST_PENDING = 4096
+LONG_STORE = 20
+"""A store that took this many times what counts as late was interrupted."""
 
 ABORT, ARRIVED, START_TICK = 0, 8, 16
 """Places of the words that all lanes share, each on a cache line of its own."""
@@ -128,6 +151,25 @@ def _swap_if(typing_context: Any, address: Any, expected: Any, value: Any) -> An
     return types.int64(types.int64, types.int64, types.int64), generate
 
 
+@intrinsic
+def _load_line(typing_context: Any, address: Any) -> Any:
+    """One word of a line, which brings in the line; it cannot be optimised away."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(arguments[0], I64.as_pointer()), "monotonic", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _put(typing_context: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store_atomic(arguments[1], builder.inttoptr(arguments[0], I64.as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
 _compiled = njit(cache=True, nogil=True, error_model="numpy")
 
 
@@ -149,6 +191,23 @@ def next_offset(offset: Any, lines: Any, size: Any) -> Any:
 
 
 @_compiled
+def _start_together(shared, n_lanes, patience) -> Any:
+    """Wait until all `n_lanes` are here. Returns the outcome and the tick at which they start."""
+    if _add(shared + 8 * ARRIVED, 1) == n_lanes - 1:
+        _add(shared + 8 * START_TICK, _ticks() + 20000)
+    give_up = _ticks() + patience
+    while _load(shared + 8 * START_TICK) == 0:
+        if _load(shared + 8 * ABORT) != 0:
+            return ABORTED, 0
+        if _ticks() > give_up:
+            return TIMED_OUT, 0
+    start = _load(shared + 8 * START_TICK)
+    while _ticks() < start:
+        pass
+    return DONE, start
+
+
+@_compiled
 def run_lane(steps, first, stamps, shared, n_lanes, buffer, size, cached, cached_size, patience) -> Any:
     """Run the steps of one lane when all `n_lanes` have arrived; fills `stamps` (one more than steps).
 
@@ -157,20 +216,11 @@ def run_lane(steps, first, stamps, shared, n_lanes, buffer, size, cached, cached
     Returns the outcome and the offset in the buffer after the last store.
     """
     offset, line_in_cache = first, 0
-    if _add(shared + 8 * ARRIVED, 1) == n_lanes - 1:
-        _add(shared + 8 * START_TICK, _ticks() + 20000)
-    give_up = _ticks() + patience
-    while _load(shared + 8 * START_TICK) == 0:
-        if _load(shared + 8 * ABORT) != 0:
-            return ABORTED, offset
-        if _ticks() > give_up:
-            return TIMED_OUT, offset
-    start = _load(shared + 8 * START_TICK)
-    now = _ticks()
-    while now < start:
-        now = _ticks()
-    give_up = now + patience
-    last = now
+    outcome, start = _start_together(shared, n_lanes, patience)
+    if outcome != DONE:
+        return outcome, offset
+    last: Any = _ticks()
+    give_up = last + patience
     stamps[0] = last
     for i in range(len(steps)):
         code, a, b = steps[i, 0], steps[i, 1], steps[i, 2]
@@ -216,6 +266,286 @@ def run_lane(steps, first, stamps, shared, n_lanes, buffer, size, cached, cached
         if code == SPIN and _load(shared + 8 * ABORT) != 0:
             return ABORTED, offset
     return DONE, offset
+
+
+@_compiled
+def _bump(word: Any, amount: Any, tick: Any) -> None:
+    """Add to a word that no other core writes, and note when: first the time, so that whoever sees the value sees a time."""
+    _put(word + 8, tick)
+    _put(word, _load(word) + amount)
+
+
+@_compiled
+def _counted(words: Any, counter: Any, n_cores: Any) -> Any:
+    """Value of a counter, and when it was last added to."""
+    value, tick = 0, 0
+    for core in range(n_cores):
+        word = words + 8 * WORDS_APART * (counter * n_cores + core)
+        value += _load(word)
+        tick = max(tick, _load(word + 8))
+    return value, tick
+
+
+@_compiled
+def _next_task(
+    lane, lanes, lane_state, groups, group_state, taken, steps, queues, queue_tasks, tasks, words, n_cores
+) -> Any:  # fmt: skip
+    """The next task of a lane, as the plan of its group says. NOT_YET if it has to wait, NOTHING_LEFT if that was all.
+
+    The lane's clock moves to when the task could be taken.
+    """
+    g = lanes[lane, 0]
+    group, state = groups[g], group_state[g]
+    begun = lane_state[lane, BEGUN]
+    if begun < state[N_TAKEN]:
+        lane_state[lane, BEGUN] += 1
+        lane_state[lane, CLOCK] = max(lane_state[lane, CLOCK], taken[g, begun, 1])
+        return taken[g, begun, 0]
+    first_step, n_prefix, n_steps, ahead, first_lane, n_lanes = (
+        group[0],
+        group[1],
+        group[2],
+        group[3],
+        group[4],
+        group[5],
+    )
+    skipped = 0
+    while True:
+        if state[STEP] == n_steps:
+            state[STEP] = n_prefix
+        if state[STEP] >= n_prefix and skipped >= n_steps - n_prefix:
+            return NOTHING_LEFT
+        is_open = False
+        for column in range(2):
+            q = steps[first_step + state[STEP], column]
+            if q >= 0 and _load(words + 8 * WORDS_APART * queues[q, 2]) < queues[q, 1]:
+                is_open = True
+        if is_open:
+            break
+        if state[STEP] >= n_prefix:
+            skipped += 1
+        state[STEP] += 1
+        state[VISITS] = 0
+    slowest = lane_state[first_lane, FINISHED]
+    for other in range(first_lane, first_lane + n_lanes):
+        slowest = min(slowest, lane_state[other, FINISHED])
+    if state[N_TAKEN] - slowest > ahead:
+        return NOT_YET
+    for column in range(2):
+        q = steps[first_step + state[STEP], column]
+        if q < 0:
+            continue
+        cursor = words + 8 * WORDS_APART * queues[q, 2]
+        head: Any = _load(cursor)
+        if head >= queues[q, 1]:
+            continue
+        task = queue_tasks[queues[q, 0] + head]
+        clock, holds = lane_state[lane, CLOCK], True
+        for guard in range(2):
+            counter = tasks[task, 1 + guard]
+            if counter >= 0:
+                value, tick = _counted(words, counter, n_cores)
+                clock = max(clock, tick)
+                if value < tasks[task, 3 + guard]:
+                    holds = False
+        if not holds:
+            continue
+        if queues[q, 3] == 0:
+            _put(cursor, head + 1)
+        elif _swap_if(cursor, head, head + 1) != head:
+            return NOT_YET  # another core was faster: look again
+        if ahead < taken.shape[1]:  # a limit: the last lane that ended a task let this one begin
+            clock = max(clock, state[FINISH_TICK])
+        taken[g, state[N_TAKEN], 0], taken[g, state[N_TAKEN], 1] = task, clock
+        state[N_TAKEN] += 1
+        state[VISITS] += 1
+        times = steps[first_step + state[STEP], 2]
+        if times != 0 and state[VISITS] >= times:
+            state[STEP] += 1
+            state[VISITS] = 0
+        lane_state[lane, BEGUN] += 1
+        lane_state[lane, CLOCK] = clock
+        return task
+    return NOT_YET
+
+
+@_compiled
+def _store_dealt(first, count, pieces, left, stores, area_bytes, offsets, cached, cached_size, line_in_cache) -> Any:
+    """One STORE: its pieces (area, lines) dealt in turn, area -1 being the core's cache. Returns the place in the cache."""
+    remaining = 0
+    for i in range(count):
+        area, lines = pieces[first + i, 0], pieces[first + i, 1]
+        left[i] = lines
+        remaining += lines
+        if area >= 0:
+            offsets[area] = next_offset(offsets[area], lines, area_bytes)
+    while remaining > 0:
+        for i in range(count):
+            lines = min(DEALT_LINES, left[i]) if count > 1 else left[i]
+            area = pieces[first + i, 0]
+            if area >= 0:
+                address = stores + area * area_bytes + offsets[area]
+                for _ in range(lines):
+                    _store_line(address)
+                    address += LINE_BYTES
+                offsets[area] += lines * LINE_BYTES
+            else:
+                for _ in range(lines):
+                    _store_line_cached(cached + line_in_cache)
+                    line_in_cache += LINE_BYTES
+                    if line_in_cache >= cached_size:
+                        line_in_cache = 0
+            left[i] -= lines
+            remaining -= lines
+    return line_in_cache
+
+
+@_compiled
+def _bring(table: Any) -> Any:
+    """Read all of a table, so that it is in the core's cache; the sum keeps this from being optimised away."""
+    total = 0
+    for value in table.flat:
+        total += value
+    return total
+
+
+@_compiled
+def run_core(
+    me, mine, ops, pieces, notices, runs, tasks, queues, queue_tasks, steps, groups, lanes, lane_state, group_state,
+    taken, words, n_words, records, shared, n_cores, stores, loads, area_bytes, load_bytes, offsets, load_offsets, cached,
+    cached_size, drain_ticks, patience, late,
+) -> Any:  # fmt: skip
+    """Run the lanes `mine` of core `me` until they have ended, together with `n_cores - 1` other cores.
+
+    Fills `records`, a row an op in the order in which they ended: (lane, task, op, start, end, when the core began it), in
+    ticks after the common start. `words` is the address of `n_words` words; `stores` and `loads` those of the areas of
+    `area_bytes` and `load_bytes`, with the places where to go on in `offsets` and `load_offsets`.
+    A notice of a store is given when `drain_ticks` have passed since the core's last store.
+    Returns the outcome, the number of records, the ticks lost to whatever else ran on the core, and the lane that waited
+    too long (-1: none, or the core itself for the others).
+    """
+    # Counter to bump, and end of the store; ones, so that its memory is touched.
+    pending = np.ones((MOST_PENDING, 2), dtype=np.int64)
+    left = np.zeros(64, dtype=np.int64)
+    n_pending, n_records, lost, line_in_cache, last_store, brought, done = 0, 0, 0, 0, 0, 0, 0
+    for table in (ops, pieces, runs, tasks, queues, steps, groups, lanes):
+        brought += _bring(table)
+    for word in range(n_words):
+        _add(words + 8 * WORDS_APART * word, 0)
+    records[:] = 0
+    for lane in mine:
+        lane_state[lane, PAID] = 0
+        group_state[lanes[lane, 0], STEP] = 0
+    outcome, start = _start_together(shared, n_cores, patience)
+    if outcome != DONE:
+        return outcome, 0, 0, -1
+    live = len(mine)
+    for lane in mine:
+        lane_state[lane, CLOCK] = start + lanes[lane, 2]
+    now: Any = _ticks()
+    give_up = now + patience
+    while live > 0 or n_pending > 0:
+        before = now
+        now = _ticks()
+        if now - before > late + done * (late // 4):
+            lost += now - before
+        done = 0
+        if n_pending > 0 and (now > last_store + drain_ticks or now > pending[0, 1] + 10 * drain_ticks):
+            _fence()
+            now = _ticks()
+            for i in range(n_pending):
+                _bump(words + 8 * WORDS_APART * (pending[i, 0] * n_cores + me), 1, now)
+            n_pending = 0
+        if _load(shared + 8 * ABORT) != 0:
+            return ABORTED, n_records, lost, -1
+        if now > give_up:
+            _add(shared + 8 * ABORT, 1)
+            for lane in mine:
+                if lane_state[lane, ENDED] == 0:
+                    return TIMED_OUT, n_records, lost, lane
+        for lane in mine:
+            state = lane_state[lane]
+            while state[ENDED] == 0 and state[CLOCK] <= now:
+                if state[OP] == state[OP_END]:
+                    if state[TASK] >= 0:
+                        state[FINISHED] += 1
+                        state[TASK] = -1
+                        group_state[lanes[lane, 0], FINISH_TICK] = state[CLOCK]
+                    task = _next_task(
+                        lane, lanes, lane_state, groups, group_state, taken, steps, queues, queue_tasks, tasks, words,
+                        n_cores,
+                    )  # fmt: skip
+                    if task == NOTHING_LEFT:
+                        state[ENDED] = 1
+                        live -= 1
+                    if task < 0:
+                        break
+                    run = tasks[task, 0] + lanes[lane, 1]
+                    state[TASK], state[OP], state[OP_END] = task, runs[run, 0], runs[run, 0] + runs[run, 1]
+                    continue
+                number = state[OP]
+                code, a, b, c = ops[number, 0], ops[number, 1], ops[number, 2], ops[number, 3]
+                began = start_clock = state[CLOCK]
+                if code == OP_COMPUTE:
+                    state[CLOCK] += a
+                elif code == OP_STORE:
+                    began = _ticks()
+                    line_in_cache = _store_dealt(
+                        a, b, pieces, left, stores, area_bytes, offsets, cached, cached_size, line_in_cache
+                    )
+                    now = _ticks()
+                    state[CLOCK] = last_store = now
+                    if now - began > LONG_STORE * late:
+                        lost += now - began
+                    for i in range(c, ops[number, 4]):
+                        pending[n_pending, 0], pending[n_pending, 1] = notices[i], now
+                        n_pending += 1
+                elif code == OP_LOAD:
+                    began = _ticks()
+                    load_offsets[a] = next_offset(load_offsets[a], b, load_bytes)
+                    address = loads + a * load_bytes + load_offsets[a]
+                    for _ in range(b):
+                        brought += _load_line(address)
+                        address += LINE_BYTES
+                    load_offsets[a] += b * LINE_BYTES
+                    now = _ticks()
+                    state[CLOCK] = now
+                elif code in (OP_SIGNAL, OP_REMOTE_SIGNAL):
+                    if c > 0 and state[PAID] == 0:
+                        state[PAID] = 1
+                        state[CLOCK] += c
+                        continue
+                    state[PAID] = 0
+                    start_clock -= c
+                    if code == OP_REMOTE_SIGNAL:
+                        _fence()
+                        for i in range(n_pending):
+                            _bump(words + 8 * WORDS_APART * (pending[i, 0] * n_cores + me), 1, now)
+                        n_pending = 0
+                    _bump(words + 8 * WORDS_APART * (a * n_cores + me), b, state[CLOCK])
+                elif code == OP_RELEASE:
+                    _bump(words + 8 * WORDS_APART * (groups[lanes[lane, 0], 6] + a), b, state[CLOCK])
+                elif code == OP_WAIT:
+                    value, tick = _counted(words, a, n_cores)
+                    if value < b:
+                        break
+                    state[CLOCK] = max(state[CLOCK], tick)
+                else:
+                    word = words + 8 * WORDS_APART * (groups[lanes[lane, 0], 6] + a)
+                    value = _load(word)
+                    if value < b:
+                        break
+                    _put(word, value - b)
+                    state[CLOCK] = max(state[CLOCK], _load(word + 8))
+                records[n_records, 0], records[n_records, 1], records[n_records, 2] = lane, state[TASK], number
+                records[n_records, 3], records[n_records, 4] = start_clock - start, state[CLOCK] - start
+                records[n_records, 5] = began - start
+                n_records += 1
+                done += 1
+                state[OP] += 1
+    if brought == 0x7FFFFFFFFFFFFFF:  # never: what was loaded has to be used for something
+        lost += 1
+    return DONE, n_records, lost, -1
 
 
 @_compiled

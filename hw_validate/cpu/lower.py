@@ -6,10 +6,9 @@
     ACQUIRE, RELEASE the same for a slot of the lane's group
     guards           waits at the start of a task
 
-What a core cannot do like a GPU is refused by name rather than done differently: a LOAD; a STORE that bumps a counter when
-it is visible, and a SIGNAL to another GPU (a core gets no notice of when its stores have arrived, short of a fence, which
-stalls it); a STORE that adds; a multicast; several lanes of one SM (they share its issue port); stores from several GPUs
-(the cores share one memory).
+What such a list cannot say is refused by name: a LOAD; a STORE that bumps a counter when it is visible, and a SIGNAL to
+another GPU; a STORE that adds; a multicast; several lanes of one SM; lanes of several GPUs. Programs with loads, counters,
+several GPUs or several lanes an SM are mapped by `onto_cores` and run as tables instead.
 """
 
 from __future__ import annotations

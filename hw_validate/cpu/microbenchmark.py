@@ -7,7 +7,8 @@ rounds in which these took much longer than usual were disturbed and are left ou
 
 Gaps are as they were: the cost of noting the time counts as gap, since no store is issued in it.
 
-With several producers, isolated bursts start at the same tick on all cores, and trains run freely.
+With several producers, isolated bursts start at the same tick on all cores, and trains run freely. Every isolated size is
+also timed on one core while the others are idle, which tells what of the stage a core has to itself and what is shared.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ QUICK = Plan(train_lines=(192, 384), rounds=24, per_round=4)
 @dataclass
 class Measured:
     """What the microbenchmarks found. `control_ns` [rounds, sizes] are ordinary stores of the isolated sizes into the cache,
-    `drain_ns` [rounds, sizes] isolated bursts with a fence at the end."""
+    `drain_ns` [rounds, sizes] isolated bursts with a fence at the end, `alone_ns` [rounds, sizes] isolated bursts of one
+    core alone (None for one producer)."""
 
     times: BurstTimes
     control_ns: Array
@@ -69,6 +71,7 @@ class Measured:
     outliers_pct: float
     pace_ns: float
     notes: dict[str, float] = field(default_factory=dict)
+    alone_ns: Array | None = None
 
 
 def measure(bench: Bench, plan: Plan, rng: np.random.Generator, progress: Progress = silent) -> Measured:
@@ -110,6 +113,7 @@ def measure(bench: Bench, plan: Plan, rng: np.random.Generator, progress: Progre
         outliers_pct=float(100 * np.mean([r.outliers for r in quiet])),
         pace_ns=usual,
         notes=bench.check_clock(),
+        alone_ns=np.stack([r.alone_ns for r in quiet]) if bench.producers > 1 else None,
     )
 
 
@@ -120,6 +124,7 @@ class _Round:
     gap_ns: Array
     control_ns: Array
     drain_ns: Array
+    alone_ns: Array
     outliers: float  # share of isolated bursts that took over twice their centre
     disturbed: bool  # something else took a core away, again and again
 
@@ -136,6 +141,7 @@ def _round(bench: Bench, plan: Plan, rng: np.random.Generator) -> _Round:
     issued = _isolated(bench, lines, rest)
     control = _isolated(bench, lines, rest // 5, code=lane.CACHED)
     drained = _isolated(bench, lines, rest, fence=True)
+    alone = _isolated(bench, lines, rest, producers=1) if bench.producers > 1 else issued
     trains = [(n, gap) for n in plan.train_lines for gap in plan.train_gaps_ns]
     turns = rng.permutation(len(trains)).tolist()
     of_turn = {i: _train(bench, plan, *trains[i]) for i in turns}
@@ -146,6 +152,7 @@ def _round(bench: Bench, plan: Plan, rng: np.random.Generator) -> _Round:
         issued.disturbed,
         control.disturbed,
         drained.disturbed,
+        alone.disturbed,
         *(train.disturbed for train in found),
     ]
     by_size = [float(centre(issued.ns[chosen])) for chosen in of_size]
@@ -155,6 +162,7 @@ def _round(bench: Bench, plan: Plan, rng: np.random.Generator) -> _Round:
         gap_ns=np.array([np.inf] * len(by_size) + [train.gap_ns for train in found]),
         control_ns=np.array([centre(control.ns[chosen]) for chosen in of_size]),
         drain_ns=np.array([centre(drained.ns[chosen]) for chosen in of_size]),
+        alone_ns=np.maximum([centre(alone.ns[chosen]) for chosen in of_size], LEAST_NS),
         outliers=float(np.mean(issued.ns > 2 * np.array(by_size)[order])),
         disturbed=any(parts),
     )
@@ -171,19 +179,22 @@ class _Train(NamedTuple):
     disturbed: bool
 
 
-def _isolated(bench: Bench, lines: Array, rest: int, code: int = lane.STORE, fence: bool = False) -> _Bursts:
+def _isolated(
+    bench: Bench, lines: Array, rest: int, code: int = lane.STORE, fence: bool = False, producers: int | None = None
+) -> _Bursts:
     """Times of single bursts, one a line count, `rest` ticks apart; of several producers, the mean over them."""
+    producers = bench.producers if producers is None else producers
     each = 3 if fence else 2
     steps = np.zeros((each * len(lines), 4), dtype=np.int64)
-    if bench.producers == 1:
+    if producers == 1:
         steps[::each, 0], steps[::each, 1] = lane.SPIN, rest
     else:
-        longest = bench.clock.ticks(8.0 * float(lines.max()) * bench.producers)
+        longest = bench.clock.ticks(8.0 * float(lines.max()) * producers)
         steps[::each, 0], steps[::each, 1] = lane.AT, (rest + longest) * (1 + np.arange(len(lines)))
     steps[1::each, 0], steps[1::each, 1] = code, lines
     if fence:
         steps[2::each, 0] = lane.FENCE
-    stamps, disturbed = bench.run_quietly([steps] * bench.producers)
+    stamps, disturbed = bench.run_quietly([steps] * producers)
     took = np.mean([noted[each::each] - noted[1::each] for noted in stamps], axis=0)
     return _Bursts((took - bench.costs.store_ticks) / bench.clock.ticks_per_ns, disturbed)
 

@@ -1,5 +1,9 @@
 """Run simulated Programs on real cores and note when each op ended: a measured trace with the columns of `Trace.ops()`.
 
+A Program whose lanes have an SM each and store to one other GPU runs as a list of steps a core (`lower`), which costs least
+between two ops. One that `onto_cores` has mapped runs as its tables say (`CoreTables`): several lanes a core, and the order
+of tasks as it comes.
+
 All Programs of a call are run once in random order, then again, and so on, so that a disturbance does not hit one Program
 alone. Every run begins with a few small bursts as a yardstick, as a round of the microbenchmark does; runs in which these
 took much longer than usual were disturbed, do not count, and are made up for by further runs.
@@ -8,7 +12,7 @@ took much longer than usual were disturbed, do not count, and are made up for by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,8 +22,10 @@ from ..centre import centre
 from ..measuring import DisturbedError, Progress, silent
 from . import lane
 from .bench import Bench, Steps
-from .lower import Lowered, LoweredLane, lower
+from .lower import LoweredLane, lower
 from .microbenchmark import MOST_ROUNDS, PACE_BURSTS, PACE_LIMIT, PACE_LINES, REST_NS
+from .onto_cores import judged_ops
+from .tables import CoreTables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,46 +40,74 @@ def replay(
     rng: np.random.Generator,
     pace_ns: float | None = None,
     progress: Progress = silent,
-) -> list[pd.DataFrame]:
+) -> list[pd.DataFrame | None]:
     """For each simulated trace (a full one) the measured one: its op table once for each quiet repeat, numbered by `repeat`.
 
-    Every Program gets at least `repeats` quiet ones, unless that takes more than three times as many runs.
+    Every Program gets at least `repeats` quiet ones, unless that takes more than three times as many runs. One that has
+    fewer than 3 even then was not measured: None stands in its place.
 
     `stall_us` of a store is its time less T_iss0 of its Program, so it may lie a little below 0. `pace_ns` is what small
     bursts take when nothing disturbs them (default: what they took in the quietest quarter of runs).
-    Raises `ProgramError` for ops that cores cannot run, `InputError` for more lanes than cores, `DisturbedError` if fewer
-    than 3 repeats of a Program were quiet.
+    Raises `ProgramError` for ops that cores cannot run, `InputError` for more lanes than cores, `DisturbedError` if more
+    than half of the Programs could not be measured.
     """
     if repeats < LEAST_REPEATS:
         raise InputError("are too few", field="repeats", value=repeats, allowed=f"{LEAST_REPEATS} or more")
     prefix = _prefix(bench)
-    lead = bench.clock.ticks((PACE_BURSTS + 3) * 1.5 * REST_NS)
-    lowered = [lower(trace, bench.clock, bench.costs, lead, prefix) for trace in traces]
-    for trace in traces:
-        if len(trace.program.lanes) > bench.producers:
-            raise InputError("more lanes than cores", field="lanes", value=len(trace.program.lanes),
-                             allowed=f"1 to {bench.producers}")  # fmt: skip
+    prepared = [_prepared(trace, bench, prefix) for trace in traces]
     runs: list[list[_Run]] = [[] for _ in traces]
     quiet = runs
     turns, fewest = 0, 0
     while fewest < repeats and turns < MOST_ROUNDS * repeats:
         progress(f"replaying {len(traces)} programs", fewest / repeats)
         for i in rng.permutation(len(traces)).tolist():
-            lowered[i].reset()
-            stamps, disturbed = bench.run([each.steps for each in lowered[i].lanes])
-            runs[i].append(_Run(stamps, np.inf if disturbed else _pace_ns(bench, stamps)))
+            runs[i].append(prepared[i].run(bench))
         paces = np.array([run.pace_ns for each in runs for run in each])
         usual = pace_ns or float(np.quantile(paces[np.isfinite(paces)], 0.25)) if np.isfinite(paces).any() else 0.0
         quiet = [[run for run in each if run.pace_ns <= PACE_LIMIT * usual] for each in runs]
         turns, fewest = turns + 1, min((len(each) for each in quiet), default=repeats)
-    return [_measured(*each, bench) for each in zip(traces, lowered, quiet, strict=True)]
+    found = [_measured(each, runs, bench) for each, runs in zip(prepared, quiet, strict=True)]
+    missing = sum(table is None for table in found)
+    if missing > len(traces) / 2:
+        raise DisturbedError(
+            f"{missing} of {len(traces)} programs had fewer than {LEAST_REPEATS} quiet repeats; "
+            "try again when less runs on this computer"
+        )
+    return found
 
 
 class _Run(NamedTuple):
-    """One run of one Program: the times noted by lane, and what the small bursts before it took; infinite if disturbed."""
+    """One run of one Program: what was noted, and what the small bursts before it took; infinite if disturbed."""
 
-    stamps: list[Steps]
+    noted: Any
     pace_ns: float
+
+
+class _Prepared(Protocol):
+    """A Program made ready: `run` runs it once, `table` makes an op table of what a run noted."""
+
+    def run(self, bench: Bench) -> _Run: ...
+
+    def table(self, noted: Any, bench: Bench) -> pd.DataFrame: ...
+
+
+def _prepared(trace: Trace, bench: Bench, prefix: Steps) -> _Prepared:
+    mapped = "cores" in trace.program.meta
+    cores = int(trace.program.lanes["sm"].max(initial=-1)) + 1 if mapped else len(trace.program.lanes)
+    if cores > bench.producers:
+        raise InputError("more lanes than cores", field="lanes", value=cores, allowed=f"1 to {bench.producers}")
+    return _Mapped(trace, bench, prefix) if mapped else _Listed(trace, bench, prefix)
+
+
+def _measured(prepared: _Prepared, runs: list[_Run], bench: Bench) -> pd.DataFrame | None:
+    import pandas as pd
+
+    if len(runs) < LEAST_REPEATS:
+        return None
+    tables = [prepared.table(run.noted, bench) for run in runs]
+    for number, table in enumerate(tables):
+        table.insert(0, "repeat", number)
+    return pd.concat(tables, ignore_index=True)
 
 
 def _prefix(bench: Bench) -> Steps:
@@ -88,33 +122,71 @@ def _pace_ns(bench: Bench, stamps_by_lane: list[Steps]) -> float:
     return bench.clock.ns(float(np.mean(took)) - bench.costs.store_ticks)
 
 
-def _measured(trace: Trace, lowered: Lowered, runs: list[_Run], bench: Bench) -> pd.DataFrame:
-    import pandas as pd
+class _Listed:
+    """A Program as a list of steps a lane, in the order in which the simulation ran them."""
 
-    if len(runs) < LEAST_REPEATS:
-        raise DisturbedError(
-            f"only {len(runs)} repeats of a program were quiet (needed: {LEAST_REPEATS}); "
-            "try again when less runs on this computer"
-        )
-    simulated = trace.ops()
-    rows = np.concatenate([each.records for each in lowered.lanes])
-    base = simulated.iloc[rows].reset_index(drop=True)
-    unhindered = (base["end_us"] - base["start_us"] - base["stall_us"] - base["wait_us"]).to_numpy()
-    is_store = (base["kind"] == "store").to_numpy()
-    waits = base["kind"].isin(["wait", "acquire"]).to_numpy()
-    tables = []
-    for number, run in enumerate(runs):
-        start_us, end_us = _times_us(lowered.lanes, run.stamps, is_store, bench)
+    def __init__(self, trace: Trace, bench: Bench, prefix: Steps) -> None:
+        lead = bench.clock.ticks((PACE_BURSTS + 3) * 1.5 * REST_NS)
+        self.lowered = lower(trace, bench.clock, bench.costs, lead, prefix)
+        rows = np.concatenate([each.records for each in self.lowered.lanes])
+        self.base = trace.ops().iloc[rows].reset_index(drop=True)
+        self.unhindered_us = _unhindered_us(self.base)
+        self.is_store = (self.base["kind"] == "store").to_numpy()
+        self.waits = self.base["kind"].isin(["wait", "acquire"]).to_numpy()
+
+    def run(self, bench: Bench) -> _Run:
+        self.lowered.reset()
+        stamps, disturbed = bench.run([each.steps for each in self.lowered.lanes])
+        return _Run(stamps, np.inf if disturbed else _pace_ns(bench, stamps))
+
+    def table(self, noted: Any, bench: Bench) -> pd.DataFrame:
+        start_us, end_us = _times_us(self.lowered.lanes, noted, self.is_store, bench)
         took = end_us - start_us
-        table = base.assign(
+        return self.base.assign(
             start_us=start_us,
             end_us=end_us,
-            stall_us=np.where(is_store, took - unhindered, 0.0),
-            wait_us=np.where(waits, took, 0.0),
+            stall_us=np.where(self.is_store, took - self.unhindered_us, 0.0),
+            wait_us=np.where(self.waits, took, 0.0),
         )
-        table.insert(0, "repeat", number)
-        tables.append(table)
-    return pd.concat(tables, ignore_index=True)
+
+
+class _Mapped:
+    """A Program that `onto_cores` has mapped, as tables. An op is told by its task and number, whichever lane ran it."""
+
+    def __init__(self, trace: Trace, bench: Bench, prefix: Steps) -> None:
+        self.tables, self.prefix = CoreTables(trace.program, bench.clock), prefix
+        fabric = trace.fabric
+        self.drain_ns = 1e6 * float(fabric.capacity_gpu[0]) / float(fabric.rates_kbs[0, 0])
+        self.base = judged_ops(trace)
+        self.unhindered_us = _unhindered_us(self.base)
+        self.row_of_op = np.full(len(trace.program.ops), -1)  # `onto_cores` gives every op that is run its own row
+        self.row_of_op[self.base["op"]] = np.arange(len(self.base))
+        self.is_store = (self.base["kind"] == "store").to_numpy()
+        self.waits = self.base["kind"].isin(["wait", "acquire"]).to_numpy()
+
+    def run(self, bench: Bench) -> _Run:
+        ran = bench.run_program(self.tables, self.prefix, self.drain_ns)
+        return _Run(ran.records, np.inf if ran.disturbed else _pace_ns(bench, ran.prefix))
+
+    def table(self, noted: Any, bench: Bench) -> pd.DataFrame:
+        """`wait_us` of a store or load is the time until its core began it."""
+        row = self.row_of_op[noted[:, 2]]
+        order = np.argsort(row)
+        lane = noted[order, 0].astype(int)
+        per_us = 1000 * bench.clock.ticks_per_ns
+        start, end, begun = noted[order, 3] / per_us, noted[order, 4] / per_us, noted[order, 5] / per_us
+        end = end - np.where(self.is_store, bench.costs.mapped_store_ticks / per_us, 0.0)
+        stall = np.where(self.is_store, end - begun - self.unhindered_us, 0.0)
+        takes_core = self.is_store | (self.base["kind"] == "load").to_numpy()
+        wait = np.where(takes_core, begun - start, np.where(self.waits, end - start, 0.0))
+        lanes = self.tables.program.lanes[lane]
+        return self.base.assign(
+            lane=lane, gpu=lanes["gpu"], sm=lanes["sm"], start_us=start, end_us=end, stall_us=stall, wait_us=wait
+        )
+
+
+def _unhindered_us(ops: pd.DataFrame) -> Any:
+    return (ops["end_us"] - ops["start_us"] - ops["stall_us"] - ops["wait_us"]).to_numpy()
 
 
 def _times_us(lanes: list[LoweredLane], run: list[Steps], is_store: Any, bench: Bench) -> tuple[Any, Any]:

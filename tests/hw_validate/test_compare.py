@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from xstage.hw_validate.compare import compare, summarise, verdict
+from xstage.hw_validate.compare import compare, summarise, time_in_stores_us, verdict
 from xstage.sim.errors import InputError
 
 
@@ -117,3 +117,44 @@ def test_verdict(error, noise, expected):
 def test_no_programs_are_no_summary():
     with pytest.raises(InputError, match="comparisons"):
         summarise([])
+
+
+def two_lanes(starts, issue=1.0, sm=(0, 0), waits=(0.0, 0.0)):
+    """A store of each of two lanes; `waits` is how long each waited for the issue port before it."""
+    rows = [
+        {"lane": lane, "task": lane, "op": lane, "gpu": 0, "sm": sm[lane], "kind": "store", "bytes": 64,
+         "start_us": start, "end_us": start + waits[lane] + issue, "stall_us": 0.0, "wait_us": waits[lane]}
+        for lane, start in enumerate(starts)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_stores_of_lanes_that_share_a_port_count_by_the_time_in_which_it_is_in_use():
+    in_turn = two_lanes((0.0, 0.0), issue=2.0)  # both last as long as the two together: they alternate
+    one_by_one = two_lanes((0.0, 0.0), waits=(0.0, 1.0))
+    found = compare(in_turn, one_by_one)
+    assert (found.simulated_issue_us, found.measured_issue_us) == (2.0, 2.0)
+    assert found.port_is_shared
+
+
+def test_stores_of_different_sms_count_each_for_itself():
+    found = compare(two_lanes((0.0, 0.0), sm=(0, 1)), two_lanes((0.0, 0.5), sm=(0, 1)))
+    assert (found.simulated_issue_us, found.measured_issue_us) == (2.0, 2.0)
+    assert not found.port_is_shared
+
+
+def test_time_between_stores_is_no_issue_time():
+    assert time_in_stores_us(two_lanes((0.0, 5.0))) == 2.0
+    assert time_in_stores_us(two_lanes((0.0, 0.25))) == 1.25
+
+
+def test_a_task_that_another_lane_took_is_still_the_same_op():
+    mine, theirs = two_lanes((0.0, 1.0)), two_lanes((0.0, 1.5))
+    theirs["lane"] = [1, 0]
+    found = compare(mine, theirs)
+    assert found.ops.sort_values("task")["measured_issue_us"].tolist() == [1.0, 1.0]
+
+
+def test_waits_are_summed_over_ops():
+    found = compare(two_lanes((0.0, 0.0), waits=(0.0, 1.0)), two_lanes((0.0, 0.0), waits=(0.25, 1.0)))
+    assert (found.simulated_wait_us, found.measured_wait_us) == (1.0, 1.25)

@@ -1,0 +1,294 @@
+"""A Program of several ranks as this computer can run it: its lanes on cores, the memory of its ranks as areas.
+
+What is mapped to what:
+
+    core          an SM of GPU 0. The lanes of a group stay together on one; a rank has a core or several of its own, or
+                  shares one with other ranks where there are more ranks than cores. As on an SM, lanes of a core compute
+                  side by side (a COMPUTE is a deadline, not work) and store one after the other (one issue port)
+    memory of     an area of memory, GPU 1 + r. All cores store through one memory, so all share R, and Q as calibrated;
+    rank r        the part of a STORE for the rank's own memory goes first, as a store of its own that stays in the core's
+                  cache, in the time measured for such (behind the others it would wait for them: a core's stores leave
+                  in order)
+    LOAD          loads of the owner's area, in which the core does nothing else. The law knows no loads: in the simulation
+                  it is a STORE to the own memory, which takes the issue port and nothing else, for the time that was
+                  measured for as many bytes (`AccessTime`). The arrival is a SIGNAL behind it
+    a counter     in the simulation it is bumped when a store is visible, by a `notice` lane of the memory. A core gets no
+    that a STORE  such notice: some time after its last store, when its stage must be empty, it fences and adds to the
+    bumps         counter itself. Notice lanes are there for the simulation only
+    SIGNAL        an atomic addition; towards another rank a fence comes first
+
+Everything else is as the Program says: plans, queues, guards, slots, and waits. Ops are laid out anew, one row for each
+time that an op is run, since what is remote depends on the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...sim import program as p
+from ...sim.errors import InputError, ProgramError
+from ...sim.machine import Machine
+from ...sim.program import Program
+from ...sim.program_builder import ProgramBuilder, Seat
+from ...sim.trace import Trace
+from .architecture import LINE_BYTES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NOTICE = "notice"
+"""Role of the lanes that tell of stores in the simulation."""
+SENDER = 0
+"""The GPU whose SMs are the cores."""
+
+
+@dataclass(frozen=True)
+class AccessTime:
+    """How long a core needs for `n` bytes: t0_ns + n / rate_gbs."""
+
+    t0_ns: float
+    rate_gbs: float
+
+    def ps(self, size: int) -> int:
+        return round(1000 * (self.t0_ns + size / self.rate_gbs))
+
+
+@dataclass(frozen=True)
+class AccessTimes:
+    """What the law does not tell: loads of another rank's area, and stores that stay in the core's cache."""
+
+    load: AccessTime
+    own_store: AccessTime
+
+
+def memory_of(rank: int) -> int:
+    """The GPU that is the memory of a rank."""
+    return 1 + rank
+
+
+def machine_for(machine: Machine, ranks: int) -> Machine:
+    """The calibrated machine with a memory for each of `ranks` ranks behind the same stage and drain rate."""
+    data = machine.model_dump(mode="json", exclude_unset=True)
+    data["interconnect"]["gpus"] = {"value": 1 + ranks, "assumed": True, "source": "the cores, and a memory a rank"}
+    return Machine.parse(data)
+
+
+def core_of_group(program: Program, cores: int) -> list[int]:
+    """Core of each group: ranks share out the cores evenly, and the SMs of a rank the cores of the rank."""
+    places = []
+    for group in program.groups:
+        rank, first = int(group["gpu"]), int(group["first_lane"])
+        mine = [core for core in range(cores) if core % program.n_gpus == rank] or [rank % cores]
+        places.append(mine[int(program.lanes["sm"][first]) % len(mine)])
+    return places
+
+
+def onto_cores(program: Program, cores: int, times: AccessTimes) -> Program:
+    """The Program on `cores` cores, see the module. `meta["cores"]` keeps what the replay needs: loads, and counters.
+
+    Raises `InputError` for no core, `ProgramError` for a store that adds, or a multicast.
+    """
+    if cores < 1:
+        raise InputError("are too few", field="cores", value=cores, allowed="1 or more")
+    _refuse(program)
+    return _Mapping(program, core_of_group(program, cores), times).build()
+
+
+def _refuse(program: Program) -> None:
+    stores = program.ops["kind"] == p.STORE
+    for bad, what in (
+        (stores & (program.ops["flags"] & p.REDUCE != 0), "a STORE that adds: non-temporal stores overwrite"),
+        (stores & _replicated(program), "a multicast STORE: a core stores to one memory at a time"),
+    ):
+        if bad.any():
+            raise ProgramError(f"cores cannot run ops[{int(np.argmax(bad))}], {what}")
+
+
+def _replicated(program: Program) -> Any:
+    found = np.zeros(len(program.ops), dtype=bool)
+    store = program.ops["kind"] == p.STORE
+    found[store] = program.destinations["replicate"][program.ops["target"][store]] == 1
+    return found
+
+
+class _Mapping:
+    """The tables of the new Program while they are filled."""
+
+    def __init__(self, program: Program, cores: list[int], times: AccessTimes) -> None:
+        self.old, self.cores, self.times = program, cores, times
+        self.new = ProgramBuilder(1 + program.n_gpus)
+        causes = program.counters["cause"].tolist()
+        for home_cause, initial in zip(causes, program.counters["initial"].tolist(), strict=True):
+            self.new.counters(home=SENDER, cause=p.COUNTER_CAUSES[home_cause], initial=initial)
+        self.rows: dict[tuple[tuple[int, int], ...], int] = {}
+        self.blocks: dict[
+            tuple[int, int, int], int
+        ] = {}  # (counter, stride, rank) -> first of the counters at memories
+        self.bumps: dict[int, int] = {}  # counter at a memory -> how often it is bumped
+        self.told: dict[int, int] = {}  # counter at a memory -> the Program's counter that it stands for
+        self.loads: list[tuple[int, int, int]] = []  # op, rank that owns, bytes
+        self.remote: list[int] = []  # SIGNALs to another rank
+        self.ops: list[dict[str, int]] = []
+        self.runs: list[tuple[int, int]] = []
+
+    def build(self) -> Program:
+        rank_of_task = self._ranks_of_tasks()
+        first_runs = []
+        for task in range(len(self.old.tasks)):
+            first_runs.append(len(self.runs))
+            for run in self.old.runs_of(task):
+                begin, (first, count) = len(self.ops), self.old.runs[run].item()
+                for number in range(first, first + count):
+                    self.ops += self._ops(number, rank_of_task[task])
+                self.runs.append((begin, len(self.ops) - begin))
+        self._lay_out()
+        for row, first_run in zip(self.old.tasks, first_runs, strict=True):
+            self._task(row, first_run)
+        self._queues_and_plans()
+        self._groups()
+        self._notice_lanes()
+        return self.new.build(
+            **self.old.meta,
+            cores={
+                "ranks": self.old.n_gpus,
+                "core_of_group": self.cores,
+                "loads": self.loads,
+                "remote_signals": self.remote,
+                "told": sorted(self.told.items()),
+            },
+        )
+
+    def _ranks_of_tasks(self) -> list[int]:
+        """Rank of the groups that visit a task's queue; the checks of a Program allow no other."""
+        from ...sim.program_check import visits
+
+        gpu_of_queue = np.zeros(len(self.old.queues), dtype=np.int64)
+        group, queue = visits(self.old)
+        gpu_of_queue[queue] = self.old.groups["gpu"][group]
+        found = np.zeros(len(self.old.tasks), dtype=np.int64)
+        for queue_row, gpu in zip(self.old.queues, gpu_of_queue, strict=True):
+            found[self.old.queue_tasks[queue_row["first"] : queue_row["first"] + queue_row["n_tasks"]]] = gpu
+        return [int(rank) for rank in found]
+
+    def _lay_out(self) -> None:
+        """All ops and runs at once."""
+        names = ("kind", "counter", "count", "target", "stride", "bytes", "duration_ps")
+        unused = {"counter": p.NO_COUNTER}
+        columns = {name: np.array([op.get(name, unused.get(name, 0)) for op in self.ops]) for name in names}
+        if self.ops:
+            self.new.ops(columns.pop("kind"), **columns)
+        if self.runs:
+            first, count = np.array(self.runs).T
+            self.new.runs(first, count)
+
+    def _ops(self, number: int, rank: int) -> list[dict[str, int]]:
+        """What one op of a lane of `rank` becomes."""
+        op = self.old.ops[number]
+        kind = int(op["kind"])
+        if kind == p.STORE:
+            return list(self._store(op, rank))
+        made = {name: int(op[name]) for name in ("kind", "counter", "count", "duration_ps")}
+        if kind == p.LOAD:
+            self.loads.append((len(self.ops), int(op["target"]), int(op["bytes"])))
+            made = self._store_row(((SENDER, int(op["bytes"])),)) | {
+                "duration_ps": self.times.load.ps(int(op["bytes"]))
+            }
+        elif kind == p.SIGNAL and self.old.counters["home"][op["counter"]] != rank:
+            self.remote.append(len(self.ops))
+        if kind == p.LOAD and op["counter"] != p.NO_COUNTER:
+            return [made, {"kind": p.SIGNAL, "counter": int(op["counter"]), "count": 1}]
+        return [made]
+
+    def _store(self, op: Any, rank: int) -> Iterator[dict[str, int]]:
+        row = self.old.destinations[op["target"]]
+        shares = self.old.shares[row["first"] : row["first"] + row["n_shares"]].tolist()
+        counter, stride, size = int(op["counter"]), int(op["stride"]), int(op["bytes"])
+        own = sum(share for gpu, share in shares if gpu == rank)
+        others = [(gpu, share) for gpu, share in shares if gpu != rank]
+        if own:
+            yield self._store_row(((SENDER, own),)) | {"duration_ps": self.times.own_store.ps(own)}
+            if counter != p.NO_COUNTER:
+                yield {"kind": p.SIGNAL, "counter": counter + stride * rank, "count": 1}
+        if own and not others:
+            return
+        made = self._store_row(tuple((memory_of(gpu), share) for gpu, share in others))
+        made |= {"duration_ps": int(op["duration_ps"]) * (size - own) // max(1, size)}
+        if counter != p.NO_COUNTER:
+            first = self._block(counter, stride, rank)
+            made |= {"counter": first, "stride": 1}
+            for gpu, _ in others:
+                at = first + memory_of(gpu)
+                self.bumps[at] = self.bumps.get(at, 0) + 1
+                self.told[at] = counter + stride * gpu
+        yield made
+
+    def _store_row(self, placed: tuple[tuple[int, int], ...]) -> dict[str, int]:
+        """A STORE of the shares (GPU, bytes)."""
+        if placed not in self.rows:
+            self.rows[placed] = self.new.destination(dict(placed))
+        return {"kind": p.STORE, "target": self.rows[placed], "bytes": sum(size for _, size in placed)}
+
+    def _block(self, counter: int, stride: int, rank: int) -> int:
+        """A counter at every memory, for the stores of `rank` that bump `counter + stride * gpu`."""
+        key = (counter, stride, rank)
+        if key not in self.blocks:
+            self.blocks[key] = self.new.counters(home=np.arange(1 + self.old.n_gpus), cause="peer")
+        return self.blocks[key]
+
+    def _task(self, row: Any, first_run: int) -> None:
+        tags = {name: int(row[name]) for name in ("expert", "m_block", "n_block")}
+        guards = [
+            (int(counter), int(count))
+            for counter, count in zip(row["guard_counter"], row["guard_count"], strict=True)
+            if counter != p.NO_COUNTER
+        ]
+        self.new.tasks(first_run, int(row["n_runs"]), guards=guards, phase=self.old.phases[row["phase"]], **tags)
+
+    def _queues_and_plans(self) -> None:
+        for queue in self.old.queues:
+            self.new.queue(self.old.queue_tasks[queue["first"] : queue["first"] + queue["n_tasks"]])
+        for plan in self.old.plans:
+            steps = self.old.steps[
+                plan["first_step"] : plan["first_step"] + plan["n_prefix"] + plan["n_repeat"]
+            ].tolist()
+            self.new.plan(steps[: plan["n_prefix"]], steps[plan["n_prefix"] :])
+
+    def _groups(self) -> None:
+        for group, core in zip(self.old.groups, self.cores, strict=True):
+            lanes = self.old.lanes[group["first_lane"] : group["first_lane"] + group["n_lanes"]]
+            seats = [Seat(self.old.roles[lane["role"]], sm=core, start_ps=int(lane["start_ps"])) for lane in lanes]
+            slots = self.old.slots[group["first_slot"] : group["first_slot"] + group["n_slots"]].tolist()
+            self.new.groups(SENDER, int(group["plan"]), seats, slots=slots, ahead=int(group["ahead"]))
+
+    def _notice_lanes(self) -> None:
+        """One lane for each counter at a memory: it passes on every bump to the counter that the Program waits for."""
+        for at, count in sorted(self.bumps.items()):
+            first = next(first for first in self.blocks.values() if first <= at <= first + self.old.n_gpus)
+            ops = [
+                op
+                for bump in range(1, count + 1)
+                for op in (
+                    {"kind": p.WAIT, "counter": at, "count": bump},
+                    {"kind": p.SIGNAL, "counter": self.told[at], "count": 1},
+                )
+            ]
+            task = self.new.tasks(self.new.op_list(ops), 1, phase=NOTICE)
+            plan = self.new.plan(repeat=[self.new.queue([task])])
+            self.new.groups(at - first, plan, [Seat(NOTICE)])
+
+
+def judged_ops(trace: Trace) -> pd.DataFrame:
+    """The op table of a Program on cores as it is compared: without notice lanes, and with loads as such."""
+    ops = trace.ops()
+    found = ops[(ops["kind"] != "task") & (ops["role"] != NOTICE)].reset_index(drop=True)
+    loads = found["op"].isin([op for op, _, _ in trace.program.meta["cores"]["loads"]])
+    return found.assign(kind=found["kind"].mask(loads, "load"))
+
+
+def lines_of(size: int) -> int:
+    """Lines that `size` bytes take."""
+    return -(-size // LINE_BYTES)

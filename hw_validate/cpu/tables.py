@@ -1,0 +1,218 @@
+"""The arrays of a Program that `lane.run_core` reads, and the state that it changes.
+
+They say the same as the Program's own tables, in ticks and lines, with counters, slots and cursors as words of one block of
+memory: first the counters, a word for each core, then the slots, then a cursor for each queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...sim import program as p
+from ...sim.errors import ProgramError
+from ...sim.program import Program
+from ...sim.program_check import visits
+from . import lane
+from .clock import Clock
+from .onto_cores import NOTICE, SENDER, lines_of, memory_of
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+MOST_AREAS = 64
+
+_CODES = {
+    p.COMPUTE: lane.OP_COMPUTE,
+    p.STORE: lane.OP_STORE,
+    p.LOAD: lane.OP_LOAD,
+    p.SIGNAL: lane.OP_SIGNAL,
+    p.WAIT: lane.OP_WAIT,
+    p.ACQUIRE: lane.OP_ACQUIRE,
+    p.RELEASE: lane.OP_RELEASE,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class CoreTables:
+    """A Program made by `onto_cores`, ready to run; `lanes_of_core` has the lanes of each core, notice lanes excepted.
+
+    Raises `ProgramError` for a Program that is not from `onto_cores`, or too large.
+    """
+
+    program: Program
+    clock: Clock
+    ops: Ints = field(init=False)
+    pieces: Ints = field(init=False)
+    notices: Ints = field(init=False)
+    runs: Ints = field(init=False)
+    tasks: Ints = field(init=False)
+    queues: Ints = field(init=False)
+    queue_tasks: Ints = field(init=False)
+    steps: Ints = field(init=False)
+    groups: Ints = field(init=False)
+    lanes: Ints = field(init=False)
+    initial: Ints = field(init=False)
+    lanes_of_core: list[Ints] = field(init=False)
+
+    def __post_init__(self) -> None:
+        program = self.program
+        if "cores" not in program.meta:
+            raise ProgramError("the CPU replay cannot run this Program as it is: map it with `onto_cores` first")
+        if self.ranks > MOST_AREAS - 1:
+            raise ProgramError(f"the CPU replay has room for {MOST_AREAS - 1} ranks, not {self.ranks}")
+        notice = program.roles.index(NOTICE) if NOTICE in program.roles else -1
+        acting = program.lanes["role"] != notice
+        cores = int(program.lanes["sm"][acting].max(initial=-1)) + 1
+        by_core = [np.flatnonzero(acting & (program.lanes["sm"] == core)) for core in range(cores)]
+        made = self._ops() | self._order(cores)
+        counters = np.zeros((len(program.counters), cores), dtype=np.int64)
+        counters[:, :1] = program.counters["initial"][:, None]
+        cursors = np.zeros(len(program.queues), dtype=np.int64)
+        made["initial"] = np.concatenate([counters.ravel(), program.slots, cursors]).astype(np.int64)
+        if len(made["notices"]) > lane.MOST_PENDING:
+            raise ProgramError(f"the CPU replay can hold back {lane.MOST_PENDING} notices, not {len(made['notices'])}")
+        for name, value in [*made.items(), ("lanes_of_core", by_core)]:
+            object.__setattr__(self, name, value)
+
+    @property
+    def ranks(self) -> int:
+        return int(self.program.meta["cores"]["ranks"])
+
+    @property
+    def n_words(self) -> int:
+        return len(self.initial)
+
+    @property
+    def most_stored_lines(self) -> int:
+        """The largest piece of a store."""
+        return int(self.pieces[:, 1].max(initial=0))
+
+    @property
+    def most_loaded_lines(self) -> int:
+        return int(self.ops[self.ops[:, 0] == lane.OP_LOAD, 2].max(initial=0))
+
+    def state(self) -> State:
+        """Fresh counters, slots, cursors, lanes and groups."""
+        words = np.zeros(lane.WORDS_APART * (1 + self.n_words), dtype=np.int64)
+        first = (-words.ctypes.data // 8) % lane.WORDS_APART  # on a cache line of its own
+        words[first : first + lane.WORDS_APART * self.n_words : lane.WORDS_APART] = self.initial
+        most = max(1, len(self.program.queue_tasks))
+        lanes = _rows(len(self.lanes))
+        lanes[:, lane.TASK] = -1
+        groups = _rows(len(self.groups))
+        return State(
+            words, words.ctypes.data + 8 * first, lanes, groups, np.zeros((len(self.groups), most, 2), np.int64)
+        )
+
+    def describe(self, number: int, state: State) -> str:
+        """Where a lane stands that waited in vain, and for which counter."""
+        row, at = self.program.lanes[number], state.lanes[number]
+        who = f"lane {number} ({self.program.roles[row['role']]}) on core {row['sm']}"
+        if at[lane.TASK] < 0:
+            return f"{who} waited for its group's next task"
+        code, a, b = (int(value) for value in self.ops[at[lane.OP], :3])
+        if code == lane.OP_WAIT:
+            value = sum(state.word(a * len(self.lanes_of_core) + core) for core in range(len(self.lanes_of_core)))
+            return f"{who} waited in task {at[lane.TASK]} for counter {a} to be {b}, which stayed at {value}"
+        if code == lane.OP_ACQUIRE:
+            return f"{who} waited in task {at[lane.TASK]} for {b} of slot {a} of its group"
+        return f"{who} stood at ops[{at[lane.OP]}] of task {at[lane.TASK]}"
+
+    def _ops(self) -> dict[str, Ints]:
+        program, found = self.program, self.program.meta["cores"]
+        owner_and_bytes = {op: (owner, size) for op, owner, size in found["loads"]}
+        remote, told = set(found["remote_signals"]), dict(found["told"])
+        ops = np.zeros((len(program.ops), 5), dtype=np.int64)
+        pieces: list[tuple[int, int]] = []
+        notices: list[int] = []
+        for number, op in enumerate(program.ops):
+            kind, counter, count = (int(op[name]) for name in ("kind", "counter", "count"))
+            ticks = self.clock.ticks(int(op["duration_ps"]) / 1000)
+            row: tuple[int, ...]
+            if number in owner_and_bytes:
+                owner, size = owner_and_bytes[number]
+                row = (lane.OP_LOAD, owner, lines_of(size), 0, 0)
+            elif kind == p.COMPUTE:
+                row = (lane.OP_COMPUTE, ticks, 0, 0, 0)
+            elif kind == p.STORE:
+                shares = self._shares(op)
+                first, first_notice = len(pieces), len(notices)
+                pieces += [(-1 if gpu == SENDER else gpu - memory_of(0), lines_of(size)) for gpu, size in shares]
+                if counter != p.NO_COUNTER:
+                    notices += [told[counter + gpu] for gpu, _ in shares if gpu != SENDER]
+                row = (lane.OP_STORE, first, len(pieces) - first, first_notice, len(notices))
+            elif kind == p.SIGNAL:
+                row = (lane.OP_REMOTE_SIGNAL if number in remote else lane.OP_SIGNAL, counter, count, ticks, 0)
+            else:
+                row = (_CODES[kind], counter, count, 0, 0)
+            ops[number] = row
+        return {
+            "ops": ops,
+            "pieces": np.array(pieces, dtype=np.int64).reshape(-1, 2),
+            "notices": np.array(notices, dtype=np.int64),
+        }
+
+    def _shared(self) -> Ints:
+        """Whether groups on several cores visit a queue, by queue."""
+        group, queue = visits(self.program)
+        core = self.program.lanes["sm"][self.program.groups["first_lane"][group]]
+        return np.array([len(np.unique(core[queue == q])) > 1 for q in range(len(self.program.queues))], dtype=np.int64)
+
+    def _shares(self, op: Any) -> list[tuple[int, int]]:
+        row = self.program.destinations[op["target"]]
+        shares = self.program.shares[row["first"] : row["first"] + row["n_shares"]].tolist()
+        return [(int(gpu), int(size)) for gpu, size in shares]
+
+    def _order(self, cores: int) -> dict[str, Ints]:
+        program, first_slot = self.program, len(self.program.counters) * cores
+        guards = [program.tasks["guard_counter"], program.tasks["guard_count"]]
+        plans = program.plans[program.groups["plan"]]
+        first_cursor = first_slot + len(program.slots)
+        queues, groups, lanes = program.queues, program.groups, program.lanes
+        seat = np.arange(len(lanes)) - groups["first_lane"][lanes["group"]]
+        starts = [self.clock.ticks(start / 1000) for start in lanes["start_ps"].tolist()]
+        columns = {
+            "runs": [program.runs["first_op"], program.runs["n_ops"]],
+            "tasks": [program.tasks["first_run"], *(guard[:, column] for guard in guards for column in range(2))],
+            "queues": [queues["first"], queues["n_tasks"], first_cursor + np.arange(len(queues)), self._shared()],
+            "steps": [program.steps["queue"], program.steps["otherwise"], program.steps["times"]],
+            "groups": [
+                plans["first_step"],
+                plans["n_prefix"],
+                plans["n_prefix"] + plans["n_repeat"],
+                groups["ahead"],
+                groups["first_lane"],
+                groups["n_lanes"],
+                first_slot + groups["first_slot"],
+            ],
+            "lanes": [lanes["group"], seat, starts],
+        }
+        tables = {
+            name: np.stack([np.asarray(c, dtype=np.int64) for c in table], axis=1) for name, table in columns.items()
+        }
+        tables = {name: np.ascontiguousarray(table) for name, table in tables.items()}
+        return tables | {"queue_tasks": program.queue_tasks.astype(np.int64)}
+
+
+def _rows(count: int) -> Ints:
+    """Zeroed rows of state, each on cache lines of its own."""
+    flat = np.zeros((count + 1) * lane.STATE_COLUMNS, dtype=np.int64)
+    first = (-flat.ctypes.data // 8) % lane.STATE_COLUMNS
+    return flat[first : first + count * lane.STATE_COLUMNS].reshape(count, lane.STATE_COLUMNS)
+
+
+@dataclass(eq=False)
+class State:
+    """What changes in a run: words (`address` is that of the first), lanes, groups, and the tasks that groups have taken."""
+
+    words: Ints
+    address: int
+    lanes: Ints
+    groups: Ints
+    taken: Ints
+
+    def word(self, number: int) -> int:
+        first = (self.address - self.words.ctypes.data) // 8
+        return int(self.words[first + lane.WORDS_APART * number])

@@ -1,0 +1,146 @@
+"""A Program of several ranks mapped onto cores: same dependencies, same bytes, and counters that say the same."""
+
+import numpy as np
+import pytest
+from xstage.hw_validate.cpu.onto_cores import (
+    NOTICE,
+    AccessTime,
+    AccessTimes,
+    core_of_group,
+    judged_ops,
+    machine_for,
+    onto_cores,
+)
+from xstage.sim import program as p
+from xstage.sim.errors import InputError, ProgramError
+from xstage.sim.execute import simulate
+from xstage.sim.program_builder import ProgramBuilder, Seat
+
+from ..made_up_hardware import made_up_machine
+
+TIMES = AccessTimes(load=AccessTime(10, 100), own_store=AccessTime(5, 200))
+
+
+def two_ranks(ops_of_rank, window=1, sms=1):
+    """A lane a rank, which runs the ops that `ops_of_rank(builder, counters, rank)` gives."""
+    builder = ProgramBuilder(n_gpus=2)
+    counters = builder.counters(home=[0, 1], cause="peer")
+    for rank in range(2):
+        task = builder.tasks(builder.op_list(ops_of_rank(builder, counters, rank)), 1, phase="only")
+        plan = builder.plan(repeat=[builder.queue([task])])
+        builder.groups(rank, plan, [Seat("core", sm=sms - 1, window=window)])
+    return builder.build(schedule="test")
+
+
+def exchange(builder, counters, rank):
+    """Each rank stores to both, and waits until its own part and the other's have arrived."""
+    return [
+        {"kind": p.COMPUTE, "duration_ps": 1000},
+        {"kind": p.STORE, "target": builder.destination({0: 640, 1: 1280}), "bytes": 1920, "duration_ps": 9000,
+         "counter": counters, "stride": 1},
+        {"kind": p.WAIT, "counter": counters + rank, "count": 2},
+    ]  # fmt: skip
+
+
+def ran(program, cores=1):
+    mapped = onto_cores(program, cores, TIMES)
+    return mapped, simulate(mapped, machine_for(made_up_machine(), program.n_gpus).fabric(), trace="full")
+
+
+def test_the_program_still_ends_and_its_own_counters_count_the_same():
+    program = two_ranks(exchange)
+    mapped, trace = ran(program)
+    before = simulate(program, machine_for(made_up_machine(), 2).fabric(), trace="full")
+    assert trace.outcome.counters[: len(program.counters)].tolist() == before.outcome.counters.tolist() == [2, 2]
+    assert mapped.n_gpus == 3
+
+
+def test_only_bytes_for_other_ranks_leave_the_core():
+    _, trace = ran(two_ranks(exchange))
+    ops = judged_ops(trace)
+    assert sorted(ops.loc[ops["kind"] == "store", "bytes"]) == [640, 640, 1280, 1280]
+    leaving = trace.granules()
+    stored = leaving[(leaving["kind"] == "store") & (leaving["source"] == 0)]
+    assert stored.groupby("destination")["bytes"].sum().to_dict() == {1: 640, 2: 1280}
+
+
+def test_a_store_to_the_own_memory_takes_what_was_measured_for_such():
+    _, trace = ran(two_ranks(exchange), cores=2)
+    ops = judged_ops(trace)
+    own = ops[(ops["kind"] == "store") & (ops["lane"] == 0)].iloc[0]
+    assert 1000 * (own["end_us"] - own["start_us"] - own["wait_us"]) == pytest.approx(5 + 640 / 200)
+
+
+def test_a_counter_is_told_when_the_store_is_visible_and_not_before():
+    _, trace = ran(two_ranks(exchange), cores=2)
+    stored = trace.granules().query("kind == 'store'").groupby("destination")["visible_us"].max()
+    ops = judged_ops(trace)
+    waits = ops[ops["kind"] == "wait"].set_index("lane")["end_us"]
+    assert waits[0] >= stored[1]
+    assert waits[1] >= stored[2]
+
+
+def test_notice_lanes_are_no_part_of_what_is_compared():
+    mapped, trace = ran(two_ranks(exchange))
+    assert NOTICE in mapped.roles
+    assert NOTICE in set(trace.ops()["role"])
+    assert NOTICE not in set(judged_ops(trace)["role"])
+
+
+def test_a_load_takes_the_core_for_as_long_as_was_measured():
+    def loads(builder, counters, rank):
+        return [
+            {"kind": p.LOAD, "target": 1 - rank, "bytes": 1000, "counter": counters + rank},
+            {"kind": p.WAIT, "counter": counters + rank, "count": 1},
+        ]
+
+    _, trace = ran(two_ranks(loads), cores=2)
+    ops = judged_ops(trace)
+    assert ops["kind"].tolist().count("load") == 2
+    took = ops.loc[ops["kind"] == "load", "end_us"] - ops.loc[ops["kind"] == "load", "start_us"]
+    assert took.tolist() == pytest.approx([0.02, 0.02])
+
+
+def test_a_rank_has_a_core_of_its_own_where_there_are_enough():
+    program = two_ranks(exchange)
+    assert core_of_group(program, 1) == [0, 0]
+    assert core_of_group(program, 2) == [0, 1]
+    assert core_of_group(program, 4) == [0, 1]
+    assert core_of_group(two_ranks(exchange, sms=2), 4) == [2, 3]
+
+
+def test_on_one_core_ranks_store_one_after_the_other():
+    _, trace = ran(two_ranks(exchange), cores=1)
+    assert set(judged_ops(trace)["sm"]) == {0}
+    ops = judged_ops(trace).query("kind == 'store'")
+    assert ops["wait_us"].sum() > 0
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [({"flags": p.REDUCE}, "a STORE that adds"), ({"replicate": True}, "a multicast STORE")],
+)
+def test_what_cores_cannot_do_is_refused(change, named):
+    replicate = change.pop("replicate", False)
+
+    def ops(builder, counters, rank):
+        row = builder.destination({1: 64}, replicate)
+        return [{"kind": p.STORE, "target": row, "bytes": 64, **change}]
+
+    with pytest.raises(ProgramError, match=named):
+        onto_cores(two_ranks(ops), 1, TIMES)
+
+
+def test_no_core_is_refused():
+    with pytest.raises(InputError, match="cores = 0"):
+        onto_cores(two_ranks(exchange), 0, TIMES)
+
+
+def test_every_op_that_is_run_has_a_row_of_its_own():
+    builder = ProgramBuilder(n_gpus=2)
+    run = builder.op_list([{"kind": p.STORE, "target": builder.destination({1: 64}), "bytes": 64}])
+    tasks = builder.tasks(np.full(3, run), 1, phase="same")
+    builder.groups(0, builder.plan(repeat=[builder.queue(tasks + np.arange(3))]), [Seat("core")])
+    mapped, trace = ran(builder.build())
+    assert judged_ops(trace)["op"].is_unique
+    assert len(mapped.ops) == 3
