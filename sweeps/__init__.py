@@ -11,4 +11,5 @@ pool       worker processes (worker is their side)
 cluster    a Dask cluster that exists already
 batch      how many tasks are sent at a time
 estimate   what a sweep will take
+view       a picture of a sweep, and axes that made no difference
 """

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,14 @@ from .task import Record, Task
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 COMMIT_S = 0.2
 TABLE_S = 10.0
 TABLE_SHARE = 20  # a table is written again at the earliest after this many times what the last one took
 SAMPLE = 4
+SHOWN = ("makespan_us", "stall_total_us", "occupancy_peak_bytes", "egress_use_pct")
+"""Columns beside the axes that a notebook shows."""
 HEADROOM = 1.25  # what a worker may need beyond the largest of the sample
 
 
@@ -56,6 +60,28 @@ class Sweep:
 
         return pd.read_parquet(self.file)
 
+    def plot(self, metric: str = "makespan_us", at: Mapping[str, Any] | None = None) -> Figure:
+        """One column over the axes that have more than one value: a line over one, a heat map over two, panels over three.
+
+        `at` fixes others, by column: {"workload.mode": "isolated"}. Raises `InputError`.
+        """
+        from .view import plotted
+
+        return plotted(self.study, self.frame(), metric, at or {})
+
+    def save(self, file: str | Path, metric: str = "makespan_us", at: Mapping[str, Any] | None = None) -> list[Path]:
+        """Write the picture of `plot`, and the table as CSV beside it. Raises `InputError` for an unknown suffix."""
+        from ..plots.save import save
+
+        path, frame = Path(file), self.frame()
+        return save(self.plot(metric, at), frame, path.parent, path.stem, [path.suffix.removeprefix(".")])
+
+    def idle_axes(self) -> list[str]:
+        """A sentence for each axis whose values made no difference to any result."""
+        from .view import idle_axes
+
+        return idle_axes(self.study, self.frame())
+
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage sweep --json`, without the fields that all answers share."""
         return {
@@ -73,7 +99,11 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         frame = self.frame()
-        return str(frame.drop(columns=_timing_columns(frame)).to_html(index=False, max_rows=20))
+        axes = [axis.column for axis in self.study.axes]
+        shown = [name for name in (*axes, *SHOWN, "error") if name in frame and frame[name].notna().any()]
+        counts = f"{self.points} points: {self.done} done, {self.failed} failed, {self.resumed} of them computed before"
+        table = frame[shown].to_html(index=False, max_rows=20, na_rep="")
+        return f"<p><b>{escape(self.study.study.question)}</b><br>{counts}</p>{table}"
 
 
 def sweep(
@@ -270,7 +300,3 @@ def _first(count: int, tasks: Iterator[Task]) -> Iterator[Task]:
         if (task := next(tasks, None)) is None:
             return
         yield task
-
-
-def _timing_columns(frame: pd.DataFrame) -> list[str]:
-    return [name for name in frame.columns if name.startswith("timing.")]

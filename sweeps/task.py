@@ -52,13 +52,14 @@ def compute(task: Task) -> Record:
     try:
         from ..sim.execute import simulate
         from ..sim.metrics import summarise
+        from .loads import gpu_loads
 
         resolved = Resolved(check(Scenario, task.scenario), Machine.parse(task.machine))
         program, fabric = resolved.program(), resolved.fabric()
         built = time.perf_counter()
         trace = simulate(program, fabric, engine=resolved.scenario.engine, trace=resolved.scenario.trace)
         timing = {"build_s": built - started, "simulate_s": time.perf_counter() - built}
-        metrics = flat(summarise(trace))
+        metrics = flat(summarise(trace) | {"loads": gpu_loads(trace)})
     except XstageError as error:
         kind, message = type(error).__name__, str(error)
     except Exception as error:  # one point's trouble, whatever it is, must not end the others

@@ -1,0 +1,88 @@
+"""What a finished sweep shows: a picture of one of its columns, and axes whose values made no difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..scenarios.study import LoadedStudy
+from ..sim.checked import closest
+from ..sim.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+NOT_MEANT_TO_MATTER = ("engine", "trace", "name", "question", "seed")
+"""Paths of axes that say how a point is run rather than what it is."""
+
+
+def plotted(study: LoadedStudy, frame: pd.DataFrame, metric: str, at: Mapping[str, Any]) -> Figure:
+    """The `metric` over all axes with more than one value, where the columns `at` have the values given.
+
+    Axes that move together are drawn as the first of them. Raises `InputError` for a column that there is not, a value
+    that no point has, and for more axes than a picture can show.
+    """
+    from ..plots.study_figures import study_figure
+
+    known = [str(name) for name in frame if frame[name].dtype.kind in "iuf" and name not in ("point",)]
+    if metric not in known:
+        raise InputError(
+            f"is no number of these points{closest(metric, known)}", field="metric", value=metric, allowed=known
+        )
+    for name, value in at.items():
+        columns = [axis.column for axis in study.axes]
+        if name not in columns:
+            raise InputError(f"is no axis{closest(name, columns)}", field="at", value=name, allowed=columns)
+        values = list(dict.fromkeys(frame[name]))
+        frame = frame[frame[name] == value]
+        if frame.empty:
+            raise InputError("is the value of no point", field=f"at {name}", value=value, allowed=values)
+    leading = [group[0] for group in column_groups(study)]
+    varying = [name for name in leading if frame[name].nunique() > 1] or leading[:1]
+    return study_figure(frame[[*varying, metric]], varying, metric, study.study.question)
+
+
+def column_groups(study: LoadedStudy) -> list[list[str]]:
+    """The columns of axes, those that move together in one list."""
+    return [[study.axes[number].column for number in group] for group in study.groups]
+
+
+def idle_axes(study: LoadedStudy, frame: pd.DataFrame) -> list[str]:
+    """A sentence for each axis whose values changed no result at any point, the other axes being equal."""
+    import pandas as pd
+
+    axes = [axis.column for axis in study.axes]
+    results = [
+        name for name in map(str, frame) if name not in ("point", "error", "error_type", *axes) and not _is_time(name)
+    ]
+    done = frame[frame["error"].isna()]
+    if done.empty:
+        return []
+    result = pd.util.hash_pandas_object(done[results].astype(str), index=False)
+    path_of = {axis.column: axis.path for axis in study.axes}
+    found = []
+    for group in column_groups(study):
+        others = [name for name in axes if name not in group]
+        if any(path_of[name] in NOT_MEANT_TO_MATTER for name in group) or not _is_idle(done, result, others):
+            continue
+        found.append(f"{' and '.join(group)} changed nothing at any point: {_reason(len(group))}")
+    return found
+
+
+def _is_idle(done: pd.DataFrame, result: Any, others: Sequence[str]) -> bool:
+    """Whether points that agree in the `others` agree in their results, and some do."""
+    if not others:
+        return len(done) > 1 and result.nunique() == 1
+    groups = result.groupby([done[name] for name in others], dropna=False, observed=True)
+    return bool((groups.size() > 1).any() and (groups.nunique() == 1).all())
+
+
+def _reason(axes: int) -> str:
+    return (
+        "results are the same whatever value it has" if axes == 1 else "results are the same whatever values they have"
+    )
+
+
+def _is_time(name: str) -> bool:
+    return name.startswith("timing.")

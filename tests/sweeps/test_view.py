@@ -1,0 +1,141 @@
+"""A finished sweep can be looked at: as a picture, as HTML, and it says which axes made no difference."""
+
+import json
+
+import pytest
+from xstage.sim.errors import InputError
+
+import xstage as xs
+from xstage.cli import main
+
+from .studies import FAST
+
+SCENARIO = FAST["scenario"]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """Three axes, two of which move together, and one point that fails."""
+    study = FAST | {
+        "question": "How long do <bursts> wait?",
+        "axes": {
+            "workload.producers": [1, 2, 149],
+            "workload.burst": ["1 KiB", "2 KiB"],
+            "workload.gap": ["0 us", "1 us"],
+            "workload.mode": ["isolated", "synchronised"],
+        },
+        "overrides": {"workload.bursts": 2},
+        "zip": [["workload.burst", "workload.gap"]],
+    }
+    return xs.sweep(study, tmp_path_factory.mktemp("view") / "out", workers=1)
+
+
+def test_one_axis_is_a_line_with_all_its_points(tmp_path):
+    one = xs.sweep(FAST | {"axes": {"workload.producers": [4, 1, 2]}}, tmp_path, workers=1)
+    [axes] = one.plot().axes
+    [line] = axes.lines
+    ordered = one.frame().sort_values("workload.producers")
+    assert line.get_xdata().tolist() == [1, 2, 4]
+    assert line.get_ydata().tolist() == ordered["makespan_us"].tolist()
+    assert axes.get_ylabel() == "makespan, µs"
+
+
+def test_an_axis_of_names_is_bars(tmp_path):
+    one = xs.sweep(FAST | {"axes": {"workload.mode": ["isolated", "synchronised"]}}, tmp_path, workers=1)
+    [axes] = one.plot("ops").axes
+    assert [bar.get_height() for bar in axes.patches] == one.frame()["ops"].tolist()
+
+
+def test_two_axes_are_a_heat_map_with_every_value_in_its_place(tmp_path):
+    two = xs.sweep(FAST, tmp_path, workers=1)
+    axes = two.plot("bytes_stored").axes[0]
+    image = axes.images[0].get_array()
+    assert image.shape == (3, 4)  # the longer axis across
+    frame = two.frame().set_index(["workload.producers", "workload.burst_bytes"])
+    for row, producers in enumerate((1, 2, 4)):
+        for column, burst in enumerate((1024, 2048, 3072, 4096)):
+            assert image[row, column] == frame.loc[(producers, burst), "bytes_stored"]
+    assert axes.get_xlabel() == "burst, bytes"
+
+
+def test_axes_that_move_together_are_one_and_a_third_makes_panels(swept):
+    figure = swept.plot()
+    panels = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title(loc="left") for axes in panels] == ["mode: isolated", "mode: synchronised"]
+    assert panels[0].images[0].get_array().mask.tolist() == [[False, False, True]] * 2  # 149 producers failed
+    fixed = swept.plot(at={"workload.burst_bytes": 1024})
+    assert len([axes for axes in fixed.axes if axes.images]) == 1
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"metric": "makespan"}, "did you mean 'makespan_us'"),
+        ({"metric": "error"}, "is no number of these points"),
+        ({"at": {"workload.burst": 1024}}, "did you mean 'workload.burst_bytes'"),
+        ({"at": {"workload.producers": 7}}, "is the value of no point (allowed: 1, 2, 149)"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(swept, options, said):
+    with pytest.raises(InputError) as caught:
+        swept.plot(**options)
+    assert said in str(caught.value)
+
+
+def test_four_axes_are_too_many(tmp_path):
+    axes = {f"workload.{name}": [1, 2] for name in ("producers", "bursts")} | {
+        "seed": [1, 2],
+        "workload.gap": [0, "1 us"],
+    }
+    four = xs.sweep(FAST | {"axes": axes}, tmp_path, workers=1)
+    with pytest.raises(InputError, match="one to three; fix the others by `at`"):
+        four.plot()
+
+
+def test_a_notebook_shows_the_question_the_counts_and_the_errors(swept):
+    html = swept._repr_html_()
+    assert "How long do &lt;bursts&gt; wait?" in html
+    assert "12 points: 8 done, 4 failed" in html
+    assert "workload.burst_bytes" in html and "makespan_us" in html and "at most 148" in html
+    assert "timing." not in html
+
+
+def test_an_axis_that_made_no_difference_is_named(tmp_path, capsys):
+    wide = "machine.stage.capacity_gpu"  # four producers never fill either
+    axes = {"room": {"path": wide, "values": ["2 MiB", "4 MiB"]}, "workload.burst": ["1 KiB", "2 KiB"], "seed": [1, 2]}
+    found = xs.sweep(FAST | {"axes": axes}, tmp_path / "out", workers=1)
+    [said] = found.idle_axes()
+    assert said.startswith("room_bytes changed nothing at any point")
+    file = tmp_path / "study.yaml"
+    file.write_text(json.dumps(FAST | {"axes": axes}))
+    assert main(["sweep", str(file), "-o", str(tmp_path / "out"), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["warnings"] == [said]
+    assert f"warning: {said}" in captured.err
+
+
+def test_axes_that_matter_are_not_named(swept):
+    assert swept.idle_axes() == []
+
+
+def test_the_command_draws_too(tmp_path, capsys):
+    file = tmp_path / "study.yaml"
+    file.write_text(json.dumps(FAST))
+    words = ["sweep", str(file), "-o", str(tmp_path / "out"), "--workers", "1", "--json"]
+    assert main([*words, "--plot", str(tmp_path / "a.gif")]) == 2
+    capsys.readouterr()
+    assert main([*words, "--plot", str(tmp_path / "a.svg"), "--metric", "ops"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == [str(tmp_path / "a.svg"), str(tmp_path / "a.csv")]
+    assert (tmp_path / "a.csv").read_text().splitlines()[0].startswith("point,workload.producers,workload.burst_bytes")
+
+
+def test_rows_say_how_evenly_gpus_are_loaded(tmp_path):
+    """All of 4 GPUs send equally much in one study, GPU 0 alone in the other."""
+    workload = SCENARIO["workload"] | {"gpus": 4, "destination": "all"}
+    study = FAST | {"scenario": SCENARIO | {"workload": workload}, "axes": {"workload.senders": ["one", "all"]}}
+    frame = xs.sweep(study, tmp_path, workers=1).frame()
+    assert frame["loads.sent_max_over_mean"].isna().tolist() == [
+        True,
+        False,
+    ]  # one GPU that acts has nobody to differ from
+    assert frame["loads.sent_max_over_mean"][1] == 1.0
