@@ -23,7 +23,7 @@ PHASES = {"issue_bound": GREEN, "recovered": BLUE, "drain_limited": ORANGE}
 def knee_figure(data: pd.DataFrame, knee_kib: float, published_kib: float) -> Figure:
     """T_iss of the last producer of an isolated burst, against the size of the burst.
 
-    `data`: columns series (law, compiled, simpy), burst_kib, t_iss_us.
+    `data`: columns series (law, compiled, and simpy if it ran), burst_kib, t_iss_us.
     """
     with house_style():
         figure = Figure()
@@ -35,10 +35,11 @@ def knee_figure(data: pd.DataFrame, knee_kib: float, published_kib: float) -> Fi
         law, compiled, simpy = (data[data["series"] == name] for name in ("law", "compiled", "simpy"))
         axes.plot(law["burst_kib"], law["t_iss_us"], color=INK, linewidth=1.2, label="closed form")
         axes.plot(compiled["burst_kib"], compiled["t_iss_us"], "o", color=BLUE, label="compiled engine")
-        axes.plot(
-            simpy["burst_kib"], simpy["t_iss_us"], "s", markersize=10, markerfacecolor="none", markeredgewidth=1.5,
-            color=ORANGE, label="SimPy engine",
-        )  # fmt: skip
+        if len(simpy):
+            axes.plot(
+                simpy["burst_kib"], simpy["t_iss_us"], "s", markersize=10, markerfacecolor="none", markeredgewidth=1.5,
+                color=ORANGE, label="SimPy engine",
+            )  # fmt: skip
         text = f"knee: simulated {knee_kib:.1f} KiB,\npublished {published_kib:g} KiB"
         mark_x(axes, knee_kib, text, top=0.5, side="left")
         axes.set_xlim(0, law["burst_kib"].max() * 1.03)
@@ -78,11 +79,12 @@ def recovery_figure(data: pd.DataFrame, recovery_gaps_us: Mapping[int, float]) -
     return figure
 
 
-def occupancy_figure(data: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
+def occupancy_figure(data: pd.DataFrame) -> Figure:
     """What the stage of a GPU holds over time, in percent of Q(K): one panel a phase.
 
-    `data`: columns phase, time_us, held_pct (and others, not drawn), as steps. `titles`: what each phase's panel shows.
+    `data`: columns phase, title (of the phase's panel), time_us, held_pct (and others, not drawn), as steps.
     """
+    titles = dict(zip(data["phase"], data["title"], strict=True))
     with house_style():
         figure = Figure(figsize=(5.0, 0.9 + 1.1 * len(titles)))
         panels = figure.subplots(len(titles), 1, sharex=True, sharey=True, squeeze=False)[:, 0]

@@ -25,13 +25,25 @@ def save(
 
     Each file appears whole or not at all. Raises `InputError` for a format that is not png, svg or pdf.
     """
+    written = save_drawings(figure, folder, name, formats)
+    table = Path(folder) / f"{name}.csv"
+    save_table(data, table)
+    return [*written, table]
+
+
+def save_drawings(figure: Figure, folder: str | Path, name: str, formats: Sequence[str]) -> list[Path]:
+    """As `save`, without the table."""
     for kind in formats:
         if kind not in _METADATA:
             raise InputError("is no format of a figure", field="formats", value=kind, allowed=tuple(_METADATA))
-    written = [Path(folder) / f"{name}.{kind}" for kind in (*formats, "csv")]
-    for path, kind in zip(written, formats, strict=False):
+    written = [Path(folder) / f"{name}.{kind}" for kind in formats]
+    for path, kind in zip(written, formats, strict=True):
         with house_style(), write_whole(path) as temporary:
             figure.savefig(temporary, format=kind, metadata=_METADATA[kind])
-    with write_whole(written[-1]) as temporary:
-        data.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
     return written
+
+
+def save_table(data: pd.DataFrame, file: str | Path) -> None:
+    """`data` as CSV with seven digits, whole or not at all."""
+    with write_whole(file) as temporary:
+        data.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")

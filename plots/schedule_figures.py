@@ -28,7 +28,7 @@ def timeline_figure(data: pd.DataFrame) -> Figure:
     """
     policies = list(dict.fromkeys(data["policy"]))
     with house_style():
-        figure = Figure(figsize=(6.4, 0.9 + 1.5 * len(policies)))
+        figure = Figure(figsize=(5.0, 0.9 + 1.3 * len(policies)))
         panels = figure.subplots(len(policies), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         for axes, policy in zip(panels, policies, strict=True):
             mine = data[data["policy"] == policy]
@@ -64,7 +64,7 @@ def breakdown_figure(data: pd.DataFrame) -> Figure:
     labels = [(role, policy) for role in roles for policy in dict.fromkeys(data["policy"])
               if ((data["role"] == role) & (data["policy"] == policy)).any()]  # fmt: skip
     with house_style():
-        figure = Figure(figsize=(6.4, 1.1 + 0.32 * max(1, len(labels))))
+        figure = Figure(figsize=(5.0, 1.5 + 0.32 * max(1, len(labels))))
         axes = figure.add_subplot(xlabel="stall and wait, µs a lane", title="What keeps lanes from going on")
         left = np.zeros(len(labels))
         for name, colour in (CAUSE_COLOURS | OTHER_COLOURS).items():
@@ -78,7 +78,7 @@ def breakdown_figure(data: pd.DataFrame) -> Figure:
         axes.grid(axis="y", visible=False)
         if left.any():
             axes.set_xlim(0, 1.04 * left.max())
-            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+            figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
@@ -93,7 +93,7 @@ def waterfall_figure(data: pd.DataFrame) -> Figure:
     `data`: columns cause, us, removed_by (None for what is left), in order.
     """
     with house_style():
-        figure = Figure(figsize=(6.4, 1.0 + 0.36 * (len(data) + 1)))
+        figure = Figure(figsize=(5.4, 1.3 + 0.32 * (len(data) + 1)))
         total = float(data["us"].sum())
         axes = figure.add_subplot(xlabel="time, µs", title=f"Where {total:.0f} µs go")
         end = np.cumsum(data["us"].to_numpy(dtype=float))
@@ -112,7 +112,7 @@ def waterfall_figure(data: pd.DataFrame) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.barh(0, 0, color=ORANGE, label="can be removed")
         axes.barh(0, 0, color=BLUE, label="what is left")
-        axes.legend(loc="upper right")
+        figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 

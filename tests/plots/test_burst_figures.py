@@ -27,15 +27,18 @@ RECOVERY = pd.DataFrame(
     columns=["series", "mode", "burst_kib", "gap_us", "t_iss_us"],
 )
 OCCUPANCY = pd.DataFrame(
-    [(phase, time, 50.0 * (time % 3)) for phase in ("issue_bound", "drain_limited") for time in range(31)],
-    columns=["phase", "time_us", "held_pct"],
+    [
+        (phase, phase.replace("_", "-"), time, 50.0 * (time % 3))
+        for phase in ("issue_bound", "drain_limited")
+        for time in range(31)
+    ],
+    columns=["phase", "title", "time_us", "held_pct"],
 )
-TITLES = {"issue_bound": "issue-bound", "drain_limited": "drain-limited"}
 
 FIGURES = {
     "knee": (lambda: knee_figure(KNEE, 33.1, 33.0), KNEE),
     "recovery": (lambda: recovery_figure(RECOVERY, {32: 5.6, 48: 8.8}), RECOVERY),
-    "occupancy": (lambda: occupancy_figure(OCCUPANCY, TITLES), OCCUPANCY),
+    "occupancy": (lambda: occupancy_figure(OCCUPANCY), OCCUPANCY),
 }
 
 

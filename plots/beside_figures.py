@@ -1,0 +1,45 @@
+"""Ops that were measured beside the same ops simulated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from .style import AMBER, BLUE, GREEN, MUTED, ORANGE, PINK, SKY, house_style
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLOURS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
+MOST_POINTS = 5000
+LEAST_SHARE = 1e-4
+"""Ops shorter than this share of the longest one are left out: on a logarithmic axis they would take all of the room."""
+
+
+def beside_figure(data: pd.DataFrame) -> Figure:
+    """Time of each op, simulated against measured, by what it is; on the line both are equal.
+
+    `data`: columns measured_issue_us, simulated_issue_us, and `what` or kind. Of many ops evenly chosen ones are drawn.
+    """
+    longest = float(data[["measured_issue_us", "simulated_issue_us"]].max().max())
+    shown = data[data[["measured_issue_us", "simulated_issue_us"]].min(axis=1) > LEAST_SHARE * longest]
+    shown = shown.iloc[:: max(1, len(shown) // MOST_POINTS)]
+    what = shown["what" if "what" in shown else "kind"].astype(str)
+    with house_style():
+        figure = Figure(figsize=(5.0, 4.2))
+        axes = figure.add_subplot(xlabel="measured, µs an op", ylabel="simulated, µs an op")
+        if len(shown):
+            times = shown[["measured_issue_us", "simulated_issue_us"]].to_numpy(dtype=float)
+            ends = np.array([times.min() / 1.3, times.max() * 1.3])
+            axes.plot(ends, ends, color=MUTED, linewidth=1.0)
+            for number, name in enumerate(dict.fromkeys(what)):
+                mine = shown[what == name]
+                axes.plot(
+                    mine["measured_issue_us"], mine["simulated_issue_us"], "o", markersize=4, color=COLOURS[number % 6],
+                    markeredgecolor="white", markeredgewidth=0.3, linestyle="", label=f"{name} ({len(mine)})",
+                )  # fmt: skip
+            axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+            axes.legend(loc="upper left")
+    return figure

@@ -1,0 +1,132 @@
+"""One HTML page that needs nothing else: text, tables that sort by a click on a column, and figures drawn as SVG inside it.
+
+The page fetches nothing. The same contents give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from .style import house_style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+MOST_ROWS = 400
+"""Rows of a table that are shown; what is left out is said."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under columns; numbers stand right and sort as numbers. `left_out` rows are not shown."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure and what it shows."""
+
+    figure: Figure
+    caption: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to be copied: commands, or a file."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page under a heading. `folded` parts open by a click."""
+
+    heading: str
+    parts: Sequence[str | Table | Picture | Code]
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Page:
+    """`lead` is what a reader should take away; `about` the line under the title."""
+
+    title: str
+    about: str
+    lead: str
+    sections: Sequence[Section]
+
+    def count(self, kind: type) -> int:
+        """How many parts of a kind there are."""
+        return sum(isinstance(part, kind) for section in self.sections for part in section.parts)
+
+
+def facts(caption: str, values: Mapping[str, Any]) -> Table:
+    """A table of names and values."""
+    return Table(caption, ("", ""), list(values.items()))
+
+
+def table_of(caption: str, data: pd.DataFrame) -> Table:
+    """A table of a DataFrame; of a long one the first `MOST_ROWS` rows."""
+    shown = data.head(MOST_ROWS).astype(object)
+    rows = shown.where(shown.notna(), None).to_numpy().tolist()
+    return Table(caption, [str(name) for name in data.columns], rows, max(0, len(data) - MOST_ROWS))
+
+
+def render(page: Page) -> str:
+    """The page as HTML. The template is page.html.j2 beside this file."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"cell": cell, "number": is_number}
+    environment.tests |= {
+        "table": lambda part: isinstance(part, Table),
+        "picture": lambda part: isinstance(part, Picture),
+        "code": lambda part: isinstance(part, Code),
+    }
+    environment.globals["svg"] = lambda picture: svg(picture.figure, picture.caption)
+    template = environment.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8"))
+    return template.render(page=page) + "\n"
+
+
+def svg(figure: Figure, caption: str) -> str:
+    """A figure as an SVG element of flexible size, named by its caption for readers who cannot see it."""
+    from markupsafe import Markup, escape
+
+    text = io.StringIO()
+    with house_style():
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
+    drawn = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
+    drawn = re.sub(r"\s*<metadata>.*?</metadata>", "", drawn, count=1, flags=re.DOTALL)
+    wide = float(figure.get_size_inches()[0])
+    opening = re.match(r"<svg[^>]*>", drawn)
+    assert opening is not None
+    kept = re.sub(r' (?:width|height)="[^"]*"', "", opening.group())
+    named = (
+        f'<svg role="img" aria-label="{escape(caption)}" style="max-width:{wide * 1.25:.2f}in"' + kept[len("<svg") :]
+    )
+    return Markup(named + drawn[opening.end() :])
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def cell(value: Any) -> str:
+    """A value as people read it: four digits, thousands apart, nothing for None."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)

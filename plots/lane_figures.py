@@ -1,0 +1,57 @@
+"""What single lanes do over time: the Gantt chart of a schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from .style import AMBER, BLUE, DASHES, GREEN, INK, ORANGE, PINK, SKY, house_style
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLOURS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
+KNOWN = {"l1": BLUE, "l2": ORANGE}
+"""Colours of phases that many figures show; others get one of `COLOURS` in order."""
+
+
+def lanes_figure(data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", most_us: float | None = None) -> Figure:
+    """When each lane computes, a bar a task in the colour of its phase, one panel a policy, on one time axis.
+
+    `data`: columns policy, makespan_us, row (a lane, from 0), phase, start_us, end_us. What is white is waiting.
+    """
+    policies, phases = list(dict.fromkeys(data["policy"])), sorted(data["phase"].astype(str).unique())
+    colour = _colours(phases)
+    rows = int(data["row"].max()) + 1
+    with house_style():
+        figure = Figure(figsize=(5.0, 0.95 + len(policies) * (0.35 + 0.16 * rows)))
+        panels = figure.subplots(len(policies), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, policy in zip(panels, policies, strict=True):
+            mine = data[data["policy"] == policy]
+            for phase in phases:
+                shown = mine[mine["phase"].astype(str) == phase]
+                axes.barh(
+                    shown["row"], shown["end_us"] - shown["start_us"], left=shown["start_us"], height=0.74,
+                    color=colour[phase], edgecolor="white", linewidth=0.3,
+                )  # fmt: skip
+            end = float(mine["makespan_us"].iloc[0])
+            axes.axvline(end, color=INK, linewidth=1.0, linestyle=DASHES)
+            axes.set_title(f"{policy}: {end:.0f} µs" if policy else f"{end:.0f} µs")
+            axes.set_yticks(np.arange(rows), [])
+            axes.tick_params(axis="y", length=0)
+            axes.invert_yaxis()
+            axes.grid(axis="y", visible=False)
+        panels[-1].set(xlim=(0, most_us or data["makespan_us"].max() * 1.01), xlabel="time, µs")
+        figure.supylabel(ylabel, fontsize="medium")
+        handles = [Patch(color=colour[phase], label=phase) for phase in phases]
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(phases), 5))
+    return figure
+
+
+def _colours(phases: list[str]) -> dict[str, str]:
+    spare = [colour for colour in COLOURS if colour not in {KNOWN.get(phase) for phase in phases}]
+    others = [phase for phase in phases if phase not in KNOWN]
+    return KNOWN | {phase: spare[i % len(spare)] for i, phase in enumerate(others)}

@@ -1,0 +1,36 @@
+"""Figure of a layer: the kernels of one block of a model, one after the other, a bar a policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+
+from .style import AMBER, BLUE, GREEN, ORANGE, PINK, SKY, house_style
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLOURS = (BLUE, SKY, GREEN, AMBER, PINK, "#999999", "#666666", "#cccccc")
+
+
+def layer_figure(data: pd.DataFrame) -> Figure:
+    """`data`: columns policy, kernel, start_us, time_us, exposed_us. What is exposed communication is hatched."""
+    policies = list(dict.fromkeys(data["policy"]))
+    kernels = list(dict.fromkeys(data["kernel"]))
+    with house_style():
+        figure = Figure(figsize=(6.5, 1.2 + 0.45 * len(policies)))
+        axes = figure.subplots()
+        for at, kernel in enumerate(kernels):
+            mine = data[data["kernel"] == kernel]
+            places = [policies.index(policy) for policy in mine["policy"]]
+            colour = COLOURS[at % len(COLOURS)]
+            axes.barh(places, mine["time_us"], left=mine["start_us"], color=colour, height=0.6, label=kernel)
+            exposed = mine["exposed_us"].clip(lower=0)
+            left = mine["start_us"] + mine["time_us"] - exposed
+            axes.barh(places, exposed, left=left, color="none", edgecolor=ORANGE, hatch="////", height=0.6, linewidth=0)
+        axes.set(xlabel="time, µs", yticks=range(len(policies)), yticklabels=policies)
+        axes.invert_yaxis()
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="small")
+        axes.set_title("hatched: exposed communication", fontsize="small")
+    return figure

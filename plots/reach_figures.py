@@ -1,0 +1,86 @@
+"""What each pair of GPUs has of a topology, and how near predictions come to published measurements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from .style import BLUE, GREEN, MUTED, ORANGE, PINK, house_style
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MARKS = {
+    "megamoe": ("o", BLUE), "attention": ("s", ORANGE), "ulysses": ("D", PINK), "tensor parallel": ("^", GREEN),
+    "all-to-all": ("v", MUTED),
+}  # fmt: skip
+BAND = 1.2
+"""The grey band holds predictions within this factor of what was measured."""
+
+
+def pair_rates_figure(data: pd.DataFrame) -> Figure:
+    """Rate of each pair of GPUs while all store to all, one heat map a machine, each with the range of its own.
+
+    `data`: columns machine, source, destination, gbs.
+    """
+    machines = list(dict.fromkeys(data["machine"]))
+    across = 2 if len(machines) > 1 else 1
+    down = -(-len(machines) // across)
+    with house_style():
+        figure = Figure(figsize=(5.0, 0.55 + 2.05 * down))
+        panels = figure.subplots(down, across, squeeze=False).ravel()
+        for axes in panels[len(machines) :]:
+            axes.set_axis_off()
+        for axes, machine in zip(panels, machines, strict=False):
+            mine = data[data["machine"] == machine]
+            count = int(mine["source"].max()) + 1
+            grid = np.full((count, count), np.nan)
+            grid[mine["source"], mine["destination"]] = mine["gbs"]
+            low, high = np.nanmin(grid), np.nanmax(grid)
+            flat = high - low < 0.01 * high
+            image = axes.imshow(grid, cmap=colormaps["cividis"], vmin=0 if flat else low * 0.9, vmax=high)
+            axes.set_title(machine + (f": {high:.3g} GB/s" if flat else ""))
+            ticks = range(0, count, 1 if count <= 8 else 4)
+            axes.set_xticks(ticks)
+            axes.set_yticks(ticks)
+            axes.tick_params(length=0)
+            axes.grid(visible=False)
+            axes.spines[:].set_visible(False)
+            if not flat:
+                bar = figure.colorbar(image, ax=axes, pad=0.03, fraction=0.046)
+                bar.set_label("GB/s", fontsize=9)
+        figure.supxlabel("to GPU", fontsize="medium")
+        figure.supylabel("from GPU", fontsize="medium")
+        figure.suptitle("What each pair of GPUs has while all store to all", fontsize="medium", fontweight="bold")
+    return figure
+
+
+def measured_figure(data: pd.DataFrame) -> Figure:
+    """Predicted against measured times, a mark a published row, with the band within a factor of `BAND`.
+
+    `data`: columns kind, time_us, predicted_us, error_pct.
+    """
+    ends = np.array(
+        [data[["time_us", "predicted_us"]].min().min() / 1.6, data[["time_us", "predicted_us"]].max().max() * 1.6]
+    )
+    middle = float(data["error_pct"].abs().median())
+    with house_style():
+        figure = Figure(figsize=(5.0, 4.2))
+        axes = figure.add_subplot(
+            xlabel="measured, µs", ylabel="predicted, µs",
+            title=f"{len(data)} published times: median error {middle:.0f} %",
+        )  # fmt: skip
+        axes.fill_between(ends, ends / BAND, ends * BAND, color="#dddddd", linewidth=0, label="within 20 %", zorder=0)
+        axes.plot(ends, ends, color=MUTED, linewidth=1.0, zorder=1)
+        for kind in dict.fromkeys(data["kind"]):
+            mine, (marker, colour) = data[data["kind"] == kind], MARKS.get(kind, ("P", MUTED))
+            axes.plot(
+                mine["time_us"], mine["predicted_us"], marker, color=colour, markersize=4.5, markeredgecolor="white",
+                markeredgewidth=0.3, linestyle="", label=f"{kind} ({len(mine)})",
+            )  # fmt: skip
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+        axes.legend(loc="upper left")
+    return figure

@@ -1,0 +1,177 @@
+"""Figures of the teaching set: what is drawn is what the tables say, the same table gives the same bytes, and labels fit."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from xstage.plots.beside_figures import beside_figure
+from xstage.plots.lane_figures import lanes_figure
+from xstage.plots.phase_figures import phase_figure
+from xstage.plots.reach_figures import measured_figure, pair_rates_figure
+from xstage.plots.run_figures import law_figure, makespans_figure, roles_figure
+from xstage.plots.save import save
+from xstage.plots.shape_figures import attention_figure, best_policy_figure, calls_figure
+from xstage.plots.style import house_style
+from xstage.plots.sweep_figures import axes_figure
+
+PAPER = {"geometric_mean": 1.18, "minimum": 0.94, "maximum": 1.62}
+PHASES = pd.DataFrame(
+    [
+        *(("law", v, 1.4 * v, None) for v in np.linspace(0.1, 9, 20)),
+        ("knee", 4.8, 0.0, None),
+        *(
+            ("compiled", v, g, "recovered" if g > 1.4 * v else "drain_limited")
+            for v in (2.0, 5.0, 8.0)
+            for g in (0.0, 6.0, 12.0)
+        ),
+    ],
+    columns=["series", "volume_mib", "gap_us", "phase"],
+)
+LANES = pd.DataFrame(
+    [
+        (policy, end, row, phase, start, start + 8.0)
+        for policy, end in (("expert_wave", 50.0), ("interleaved", 40.0))
+        for row in range(4)
+        for phase, start in (("l1", 1.0), ("l2", 10.0 + row))
+    ],
+    columns=["policy", "makespan_us", "row", "phase", "start_us", "end_us"],
+)
+CALLS = pd.DataFrame(
+    [
+        (model, numbers, tokens, routing, 1.0 + 0.01 * (i + tokens / 4096))
+        for i, model in enumerate(("dsv4-flash", "qwen3.5", "mimo-v2.5", "glm-5.2"))
+        for numbers in ("w4a8", "w8a8")
+        for tokens in (2048, 4096, 8192)
+        for routing in ("balanced", "skewed")
+    ],
+    columns=["model", "numbers", "tokens", "routing", "speedup"],
+)
+ATTENTION = pd.DataFrame(
+    [
+        *(
+            ("simulated", p, t, 1.0 + 2048 / t)
+            for p in ("compute_only", "serial", "piggyback")
+            for t in (4096, 8192, 16384)
+        ),
+        ("measured", "serial", 8192, 1.0),
+        ("measured", "piggyback", 8192, 1.43),
+    ],
+    columns=["series", "policy", "tokens", "speedup"],
+)
+BEST = pd.DataFrame(
+    [
+        (m, k, policy, speedup + m / 1e5)
+        for m in (512, 1024, 2048)
+        for k in (4096, 8192)
+        for policy, speedup in (("serial", 1.0), ("fused", 0.8), ("reshaped", 1.5))
+    ],
+    columns=["m", "k", "policy", "speedup"],
+)
+PAIRS = pd.DataFrame(
+    [
+        (machine, a, b, 40.0 if machine == "even" or a // 2 == b // 2 else 10.0)
+        for machine in ("even", "uneven")
+        for a in range(4)
+        for b in range(4)
+        if a != b
+    ],
+    columns=["machine", "source", "destination", "gbs"],
+)
+MEASURED = pd.DataFrame(
+    [(kind, t, t * f, 100 * (f - 1)) for kind in ("megamoe", "attention") for t, f in ((100.0, 1.1), (900.0, 0.8))],
+    columns=["kind", "time_us", "predicted_us", "error_pct"],
+)
+BESIDE = pd.DataFrame({"what": ["store", "gap"], "measured_issue_us": [1.0, 2.0], "simulated_issue_us": [1.1, 1.9]})
+SWEPT = pd.DataFrame(
+    [(rate, room, gap, 100.0 / rate + gap) for rate in (1, 2) for room in ("small", "large") for gap in (1, 2, 4)],
+    columns=["drain_rate_gbs", "room", "workload.gap_us", "makespan_us"],
+)
+ROLES = pd.DataFrame(
+    {"role": ["mma", "store"], "busy us": [80.0, 20.0], "stall us": [0.0, 30.0], "wait us: slot": [10.0, None]}
+)
+LAW = {
+    "t0_ns": 1.0, "issue_gbs": 160.0, "drain_gbs": 40.0, "capacity_bytes": 13000.0, "knee_bytes": 17500.0, "producers": 1,
+    "intervals": {"knee_bytes": [16000.0, 19000.0]},
+}  # fmt: skip
+
+FIGURES = {
+    "phases": (lambda: phase_figure(PHASES), PHASES),
+    "lanes": (lambda: lanes_figure(LANES), LANES),
+    "calls": (lambda: calls_figure(CALLS, PAPER), CALLS),
+    "attention": (lambda: attention_figure(ATTENTION), ATTENTION),
+    "best": (lambda: best_policy_figure(BEST), BEST),
+    "pairs": (lambda: pair_rates_figure(PAIRS), PAIRS),
+    "measured": (lambda: measured_figure(MEASURED), MEASURED),
+    "beside": (lambda: beside_figure(BESIDE), BESIDE),
+    "sweep": (lambda: axes_figure(SWEPT, ["drain_rate_gbs", "room", "workload.gap_us"], "makespan_us"), SWEPT),
+    "roles": (lambda: roles_figure(ROLES, 100.0), ROLES),
+    "makespans": (lambda: makespans_figure(pd.DataFrame({"policy": ["a", "b"], "makespan_us": [2.0, 1.0]})), ROLES),
+    "law": (lambda: law_figure(LAW), ROLES),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_made_twice_is_the_same_to_the_byte(name, tmp_path):
+    draw, data = FIGURES[name]
+    once, twice = (save(draw(), data, tmp_path / turn, name, ("svg",)) for turn in ("once", "twice"))
+    for first, second in zip(once, twice, strict=True):
+        assert first.read_bytes() == second.read_bytes(), first.name
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_is_cut_off_and_axes_say_what_they_show(name):
+    figure = FIGURES[name][0]()
+    with house_style():
+        figure.draw_without_rendering()
+        drawn = figure.get_tightbbox()
+    wide, high = figure.get_size_inches()
+    assert drawn.x0 > -0.03 and drawn.y0 > -0.03 and drawn.x1 < wide + 0.03 and drawn.y1 < high + 0.03, drawn
+    assert figure.get_supxlabel() or any(axes.get_xlabel() or name == "calls" for axes in figure.axes)
+
+
+def test_the_phase_diagram_marks_each_simulated_train_by_its_phase():
+    [axes] = phase_figure(PHASES).axes
+    drawn = {line.get_label(): line.get_xydata() for line in axes.lines}
+    for phase, label in (("recovered", "recovered"), ("drain_limited", "drain-limited")):
+        np.testing.assert_array_equal(drawn[label], PHASES.loc[PHASES["phase"] == phase, ["volume_mib", "gap_us"]])
+
+
+def test_lanes_have_a_bar_a_task_from_its_start_to_its_end():
+    panels = lanes_figure(LANES).axes
+    for axes, policy in zip(panels, ("expert_wave", "interleaved"), strict=True):
+        mine = LANES[LANES["policy"] == policy]
+        bars = {(round(bar.get_x(), 6), round(bar.get_x() + bar.get_width(), 6)) for bar in axes.patches}
+        assert bars == {(row.start_us, row.end_us) for row in mine.itertuples()}
+
+
+def test_every_call_is_a_mark_at_its_speedup():
+    [axes] = calls_figure(CALLS, PAPER).axes
+    marks = np.concatenate([line.get_ydata() for line in axes.lines if line.get_linestyle() == "None"])
+    np.testing.assert_allclose(np.sort(marks), np.sort(CALLS["speedup"]))
+
+
+def test_the_map_names_the_fastest_policy_of_each_size():
+    axes = best_policy_figure(BEST).axes[0]
+    assert {text.get_text().split("\n")[0] for text in axes.texts} == {"reshaped"}
+    assert len(axes.texts) == 6
+
+
+def test_pairs_of_equal_rates_are_said_in_the_title_and_others_drawn():
+    even, uneven = [axes for axes in pair_rates_figure(PAIRS).axes if axes.images]
+    assert even.get_title(loc="left") == "even: 40 GB/s"
+    grid = uneven.images[0].get_array()
+    assert (grid[0, 1], grid[0, 2]) == (40.0, 10.0)
+
+
+def test_a_sweep_has_a_line_for_each_value_of_an_axis():
+    panels = axes_figure(SWEPT, ["drain_rate_gbs", "room", "workload.gap_us"], "makespan_us").axes
+    assert [axes.get_title(loc="left") for axes in panels] == ["room: small", "room: large"]
+    assert [line.get_label() for line in panels[0].lines] == ["1", "2"]
+    np.testing.assert_array_equal(panels[0].lines[0].get_xydata(), [[1, 101], [2, 102], [4, 104]])
+
+
+def test_the_law_bends_at_the_knee():
+    [axes] = law_figure(LAW).axes
+    law = next(line for line in axes.lines if line.get_label() == "law").get_xydata()
+    slopes = np.diff(law[:, 1]) / np.diff(law[:, 0])
+    bend = law[np.argmax(np.diff(slopes)) + 1, 0] * 1024
+    assert bend == pytest.approx((LAW["capacity_bytes"] + 40.0) / (1 - 40 / 160), rel=0.02)
