@@ -17,14 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import Run, audit, catalogue, load_machine, load_scenario, run
+    from .beside_trace import Beside, beside
     from .comparison import Comparison, compare
     from .diagnosis import doctor
+    from .difference import Difference, diff
     from .explanation import Explanation, explain
+    from .figure_set import Figures, figures
     from .hw_validate.readers.read import read_trace
     from .hw_validate.validate import calibrate, validate
+    from .layer_times import Layer, layer
     from .machine_fit import MachineFit, fit_machine
+    from .paper_calls import paper_speedups
+    from .paper_l2_tiles import paper_tiles
+    from .paper_leads import paper_lead
     from .plots.traces.write import write_trace
     from .predictions import Published, published
+    from .report_page import Report, report
+    from .run_estimate import RunEstimate, estimate_run
     from .scenarios.loader import build_program
     from .scenarios.schema import Scenario
     from .sim.errors import DeadlockError, InputError, LimitError, ProgramError, XstageError
@@ -40,14 +49,23 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": ("Run", "audit", "catalogue", "load_machine", "load_scenario", "run"),
+    "beside_trace": ("Beside", "beside"),
     "comparison": ("Comparison", "compare"),
     "diagnosis": ("doctor",),
+    "difference": ("Difference", "diff"),
     "explanation": ("Explanation", "explain"),
+    "figure_set": ("Figures", "figures"),
     "hw_validate.readers.read": ("read_trace",),
     "hw_validate.validate": ("calibrate", "validate"),
+    "layer_times": ("Layer", "layer"),
     "machine_fit": ("MachineFit", "fit_machine"),
+    "paper_calls": ("paper_speedups",),
+    "paper_l2_tiles": ("paper_tiles",),
+    "paper_leads": ("paper_lead",),
     "plots.traces.write": ("write_trace",),
     "predictions": ("Published", "published"),
+    "report_page": ("Report", "report"),
+    "run_estimate": ("RunEstimate", "estimate_run"),
     "scenarios.loader": ("build_program",),
     "scenarios.schema": ("Scenario",),
     "sim.errors": ("DeadlockError", "InputError", "LimitError", "ProgramError", "XstageError"),
@@ -62,11 +80,15 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Beside",
     "Comparison",
     "DeadlockError",
+    "Difference",
     "Estimate",
     "Explanation",
+    "Figures",
     "InputError",
+    "Layer",
     "LimitError",
     "Machine",
     "MachineFit",
@@ -74,25 +96,36 @@ __all__ = [
     "ProgramBuilder",
     "ProgramError",
     "Published",
+    "Report",
     "Run",
+    "RunEstimate",
     "Scenario",
     "Sweep",
     "Topology",
     "Tuning",
     "XstageError",
     "audit",
+    "beside",
     "build_program",
     "calibrate",
     "catalogue",
     "compare",
+    "diff",
     "doctor",
     "estimate",
+    "estimate_run",
     "explain",
+    "figures",
     "fit_machine",
+    "layer",
     "load_machine",
     "load_scenario",
+    "paper_lead",
+    "paper_speedups",
+    "paper_tiles",
     "published",
     "read_trace",
+    "report",
     "run",
     "sweep",
     "topology",

@@ -15,6 +15,7 @@ from .sim.units import parse_size, parse_time
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from .scenarios.schema import Engine, Scenario, TraceLevel
     from .sim.burst_gap import Audit
@@ -51,6 +52,12 @@ class Run:
         """The answer of `xstage run --json`, without the fields that all answers share."""
         return {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name, "engine": self.engine,
                 **self.metrics}  # fmt: skip
+
+    def plot(self) -> Figure:
+        """Busy, stalled and waiting time of a lane, the mean of each role."""
+        from .plots.run_figures import roles_figure, roles_table
+
+        return roles_figure(roles_table(self.metrics["roles"]), self.makespan_us)
 
     def __repr__(self) -> str:
         scenario, machine = self.resolved.scenario.name, self.resolved.machine.name

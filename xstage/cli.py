@@ -16,6 +16,9 @@ from typing import Annotated, Any
 
 import typer
 
+from .commands_diff import register as register_diff
+from .commands_figures import register as register_figures
+from .commands_layer import register as register_layer
 from .commands_paper import register as register_paper
 from .commands_published import register as register_published
 from .commands_schedule import register as register_schedule
@@ -23,6 +26,7 @@ from .commands_sweep import register as register_sweep
 from .commands_trace import register as register_trace
 from .commands_validate import register as register_validate
 from .diagnosis import announce_compilation
+from .invocation import invoked
 from .output import print_json, progress, show, table, warn, with_common_fields
 
 # The class of all errors in a command line; where it can be imported from depends on the version of typer.
@@ -52,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words
     try:
-        code = app(words, prog_name="xstage", standalone_mode=False)
+        with invoked(words):
+            code = app(words, prog_name="xstage", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -112,6 +117,7 @@ def run(
         ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what each part of the scenario became.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would take.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a scenario and print where the time goes."""
@@ -119,6 +125,7 @@ def run(
     from .commands_trace import write
     from .no_effect import without_effect
     from .plots.traces.write import check_file
+    from .run_estimate import Built, cost_parts, estimate_parts, estimate_run, peak_memory, run_clock
     from .scenarios.loader import load, parse_overrides
 
     started = time.perf_counter()
@@ -128,10 +135,21 @@ def run(
     resolved = load(scenario, changes, label="--set")
     if (engine or resolved.scenario.engine) == "compiled":
         announce_compilation()
-    with progress(f"Simulating {resolved.scenario.name}"):
-        done = simulate(resolved, engine=engine, trace="full" if trace else None)  # type: ignore[arg-type]
+    level = "full" if trace else None
+    with progress(f"Building {resolved.scenario.name}"):
+        built = Built.of(resolved)
+    if estimate:
+        found = estimate_run(built, engine, level)
+        if as_json:
+            said = {"scenario": resolved.scenario.name, "estimate": found.as_dict()}
+            print_json(with_common_fields(said, {"wall_s": time.perf_counter() - started}, resolved.scenario.seed))
+        else:
+            show(*estimate_parts(found))
+        return
+    with run_clock(built, engine):
+        done = simulate(built, engine=engine, trace=level)  # type: ignore[arg-type]
     answer, parts = done.as_dict(), []
-    if idle := without_effect(scenario, changes, resolved, done.program, done.fabric):
+    if idle := without_effect(scenario, changes, resolved, done.program, done.fabric, done.trace):
         answer["warnings"] = idle
         warn(idle)
     if explain:
@@ -142,13 +160,13 @@ def run(
     if trace is not None:
         write(done.trace, trace)
         answer["trace"] = str(trace)
+    timing = done.timing | {"build_s": built.build_s, "wall_s": time.perf_counter() - started} | peak_memory()
     if as_json:
-        timing = done.timing | {"wall_s": time.perf_counter() - started}
         print_json(with_common_fields(answer, timing, resolved.scenario.seed))
     else:
         from .output import run_parts
 
-        show(*parts, *run_parts(done))
+        show(*parts, *run_parts(done), *cost_parts(timing))
 
 
 @app.command()
@@ -231,21 +249,23 @@ def list_scenarios(as_json: AsJson = False) -> None:
 
 @scenarios_app.command("show")
 def show_scenario(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A scenario, a study or a machine.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A scenario, a study or a machine: a name or a YAML file.")
+    ],
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the topology instead: .png, .svg or .pdf.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the file of a scenario, study or machine, to be copied and changed, or draw its topology."""
-    from .scenarios.catalogue import find_any
+    from .scenarios.any_file import find_entry
     from .scenarios.document import parse, shown_name
 
     started = time.perf_counter()
     if plot is not None:
         _plot_topology(name, plot, as_json)
         return
-    entry = find_any(name)
+    entry = find_entry(name)
     text, file = entry.file.read_text(encoding="utf-8"), shown_name(entry.file)
     if as_json:
         answer = {"name": name, "kind": entry.kind, "file": file, "data": parse(text, file).data}
@@ -256,8 +276,8 @@ def show_scenario(
 
 @scenarios_app.command("schema")
 def show_schema(as_json: AsJson = False) -> None:
-    """Print the JSON schemas of scenario and machine files, for editors and checkers."""
-    from .scenarios.loader import schemas
+    """Print the JSON schemas of scenario, study and machine files, for editors and checkers."""
+    from .scenarios.schemas import schemas
 
     started = time.perf_counter()
     answer: dict[str, Any] = schemas()
@@ -302,6 +322,9 @@ def demo(
         raise typer.Exit(1)
 
 
+register_diff(app)
+register_figures(app)
+register_layer(app)
 register_paper(app)
 register_published(app)
 register_schedule(app)

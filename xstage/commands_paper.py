@@ -33,8 +33,8 @@ def tiles(
     as_json: AsJson = False,
 ) -> None:
     """Span of L2 tiles and exposed stall of four models, with the paper's main loops as input."""
+    from .paper_l2_tiles import paper_tiles
     from .paper_tables import tile_parts
-    from .paper_tiles import paper_tiles
 
     started = time.perf_counter()
     announce_compilation()
@@ -49,20 +49,30 @@ def tiles(
 @paper_app.command()
 def speedups(
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Where points go, and a stopped run goes on from.")
-    ] = Path("out/megamoe-84"),
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="Where points go, and a stopped run goes on from; below out/ if left out.",
+        ),
+    ] = None,
     routing: Annotated[list[str] | None, typer.Option(help="balanced or skewed; both if left out.")] = None,
+    tiles: Annotated[
+        str, typer.Option(help="Where tile costs come from: machine (its file) or paper (its tiles of W8A8).")
+    ] = "machine",
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
     """Interleaved against expert-wave over the 84 kinds of calls of the paper."""
-    from .paper_speedups import speedups as compare
+    from .paper_calls import paper_speedups
     from .paper_tables import speedup_parts
 
     started = time.perf_counter()
     announce_compilation()
     with counted_progress("Simulating MegaMoE calls") as progress:
-        done = compare(output, routing or ("balanced", "skewed"), workers=workers, progress=progress)
+        routings = routing or ("balanced", "skewed")
+        done = paper_speedups(output, routings, tiles=tiles, workers=workers, progress=progress)
     if as_json:
         print_json(with_common_fields(done.as_dict(), {"wall_s": time.perf_counter() - started}, 0))
     else:
@@ -77,13 +87,13 @@ def lead(
     as_json: AsJson = False,
 ) -> None:
     """What the row lead D of L1 over L2 costs and brings, and where its knee is."""
-    from .paper_lead import lead_curve
+    from .paper_leads import paper_lead
     from .paper_tables import lead_parts
 
     started = time.perf_counter()
     announce_compilation()
     with counted_progress("Simulating leads") as progress:
-        done = lead_curve(model, tokens, workers=workers, progress=progress)
+        done = paper_lead(model, tokens, workers=workers, progress=progress)
     if as_json:
         print_json(with_common_fields(done.as_dict(), {"wall_s": time.perf_counter() - started}, 0))
     else:

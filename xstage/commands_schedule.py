@@ -49,8 +49,14 @@ def compare(
 
 def explain(
     scenario: Scenario,
+    policy: Annotated[str | None, typer.Option(help="A policy of the workload, in place of the scenario's.")] = None,
     order: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Limits to remove, in this order; the default is all of them.")
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Limits to remove, in this order, of degraded_link, slow_gpu, late_ranks, capacity or Q, drain_rate or R, "
+            "latency, l2_cache, hbm, imbalance, sending; all of them if left out.",
+        ),
     ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -61,7 +67,7 @@ def explain(
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Explaining {resolved.scenario.name}") as progress:
-        done = explained(resolved, order=_names(order), progress=progress)
+        done = explained(resolved, policy, order=_names(order), progress=progress)
     _print(done, explanation_parts, started, resolved, as_json)
 
 

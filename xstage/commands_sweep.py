@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .counted_progress import counted_progress
-from .output import print_json, show, table, with_common_fields
+from .output import print_json, show, table, warn, with_common_fields
 
 if TYPE_CHECKING:
     from .sweeps.estimate import Estimate
     from .sweeps.run import Sweep
 
 ERRORS_SHOWN = 5
+FORMATS = (".png", ".svg", ".pdf")
 
 
 def register(app: typer.Typer) -> None:
@@ -41,6 +42,11 @@ def sweep(
     max_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="For all processes together, such as '8 GiB'.")
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw it, too: .png, .svg or .pdf, with the table as .csv beside."),
+    ] = None,
+    metric: Annotated[str, typer.Option(metavar="COLUMN", help="What to draw.")] = "makespan_us",
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would take.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -51,16 +57,26 @@ def sweep(
         return
     if output is None:
         raise typer.BadParameter("is needed", param_hint="-o DIR")
+    if plot is not None and plot.suffix not in FORMATS:
+        raise typer.BadParameter(
+            f"'{plot}' is no format of a figure (allowed: {', '.join(FORMATS)})", param_hint="--plot"
+        )
     from .sweeps.run import sweep as swept
 
     with counted_progress(f"Sweeping {Path(study).stem}") as progress:
         done = swept(
             study, output, workers=workers, dask=dask, timeout_s=timeout, max_memory=max_memory, progress=progress
         )
+    answer = done.as_dict()
+    if idle := done.idle_axes():
+        answer["warnings"] = idle
+        warn(idle)
+    if plot is not None and done.done:
+        answer["files"] = [str(file) for file in done.save(plot, metric)]
     if as_json:
-        print_json(with_common_fields(done.as_dict(), done.timing | {"wall_s": time.perf_counter() - started}))
+        print_json(with_common_fields(answer, done.timing | {"wall_s": time.perf_counter() - started}))
     else:
-        show(*_parts(done))
+        show(*_parts(done), *([f"drawn in {answer['files'][0]}"] if "files" in answer else []))
     if not done.done:
         raise typer.Exit(1)
 

@@ -13,11 +13,21 @@ import typer
 
 from .output import print_json, show, table, with_common_fields
 
-Backend = Annotated[str, typer.Option(help="Where to measure: cpu (non-temporal stores of this computer's cores).")]
+Backend = Annotated[
+    str, typer.Option(help="Where to measure: cpu (non-temporal stores of this computer's cores), or cuda (GPUs).")
+]
 Producers = Annotated[int, typer.Option(help="Cores that store at the same time.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A few seconds instead of up to a minute, less precise.")]
 Seed = Annotated[int, typer.Option(help="Draws the order of measurements, and the programs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Transport = Annotated[
+    str | None, typer.Option(help="cuda: peer, host or local (default: peer if GPUs can, else host).")
+]
+Gpus = Annotated[int | None, typer.Option(help="cuda: how many GPUs take part in transport peer (default: all).")]
+PlanFile = Annotated[Path | None, typer.Option("--plan", help="cuda: write a plan for the collector (.npz), and stop.")]
+ResultsFile = Annotated[Path | None, typer.Option("--results", help="cuda: read what the collector measured (.npz).")]
+Keep = Annotated[Path | None, typer.Option(help="cuda: keep all that was measured in this file (.npz).")]
+PlanMachine = Annotated[str | None, typer.Option("--machine", help="cuda: draw a plan's programs for this machine.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,17 +41,33 @@ def calibrate(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write a machine file (.yaml).")] = None,
     producers: Producers = 1,
     quick: Quick = False,
+    transport: Transport = None,
+    gpus: Gpus = None,
+    plan: PlanFile = None,
+    results: ResultsFile = None,
+    keep: Keep = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Measure T_iss0, R and Q of real hardware."""
+    from .hw_validate.cuda.command import Asked, Planned
+    from .hw_validate.cuda.command import calibrate as calibrated_on_gpus
     from .hw_validate.validate import calibrate as calibrated
 
     started = time.perf_counter()
     if output is not None:
         _check_suffix(output, "-o", (".yaml", ".yml"))
+    asked = Asked(transport, gpus, plan, results, keep)
+    found: Any
     with _progress() as progress:
-        found = calibrated(backend, producers=producers, quick=quick, seed=seed, progress=progress)
+        if backend == "cuda":
+            found = calibrated_on_gpus(asked, producers, quick, seed, progress)
+        else:
+            asked.refuse_on_cpu()
+            found = calibrated(backend, producers=producers, quick=quick, seed=seed, progress=progress)
+    if isinstance(found, Planned):
+        _show_plan(found.as_dict(), started, seed, as_json)
+        return
     if output is not None:
         found.write(output)
     answer: dict[str, Any] = {"calibration": found.as_dict()} | ({"machine": str(output)} if output else {})
@@ -58,18 +84,40 @@ def validate(
     producers: Producers = 1,
     quick: Quick = False,
     programs: Annotated[int | None, typer.Option(help="How many unseen programs to run.", show_default=False)] = None,
+    repeat: Annotated[int, typer.Option(help="Do all of it this many times: does it agree with itself?")] = 1,
+    busy: Annotated[bool, typer.Option("--busy", help="And once more while another core is kept busy.")] = False,
+    transport: Transport = None,
+    gpus: Gpus = None,
+    plan: PlanFile = None,
+    results: ResultsFile = None,
+    keep: Keep = None,
+    machine: PlanMachine = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Calibrate, run programs that calibration never saw, and compare them with the simulator."""
+    from .hw_validate.cuda.command import Asked, Planned
+    from .hw_validate.cuda.command import validate as validated_on_gpus
     from .hw_validate.validate import validate as validated
 
     started = time.perf_counter()
     for path, option, suffixes in ((report, "--report", (".html",)), (ops, "--ops", (".parquet",))):
         if path is not None:
             _check_suffix(path, option, suffixes)
+    asked = Asked(transport, gpus, plan, results, keep, machine)
+    found: Any
     with _progress() as progress:
-        found = validated(backend, producers=producers, quick=quick, seed=seed, programs=programs, progress=progress)
+        if backend == "cuda":
+            found = validated_on_gpus(asked, producers, quick, seed, programs, progress)
+        else:
+            asked.refuse_on_cpu()
+            found = validated(
+                backend, producers=producers, quick=quick, seed=seed, programs=programs, repeat=repeat, busy=busy,
+                progress=progress,
+            )  # fmt: skip
+    if isinstance(found, Planned):
+        _show_plan(found.as_dict(), started, seed, as_json)
+        return
     if report is not None:
         found.report(report)
     if ops is not None:
@@ -89,14 +137,34 @@ def validate(
         ("moved since the calibration", "not known" if replay["drift_pct"] is None else f"{replay['drift_pct']:.1f} %"),
         ("verdict", replay["verdict"]),
     ]
+    kinds = [
+        (kind["schedule"], str(kind["programs"]), str(kind["programs_with_stall"]), f"{kind['median_abs_error_pct']:.1f} %",
+         f"{kind['makespan_median_abs_error_pct']:.1f} %", f"{kind['stall_mean_abs_error_ns']:.1f} ns")
+        for kind in replay["by_schedule"]
+    ]  # fmt: skip
     show(
         *_calibration_parts(answer["calibration"]),
         "",
         table("unseen programs: simulated against measured", ("", ""), rows),
+        "",
+        table("by kind", ("", "programs", "with stall", "issue time", "makespan", "stall a store"), kinds),
+        *_again_parts(answer),
     )
     for path in (report, ops):
         if path is not None:
             show(f"written to {path}")
+
+
+def _show_plan(answer: dict[str, Any], started: float, seed: int, as_json: bool) -> None:
+    if as_json:
+        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}, seed))
+        return
+    rows = sum(answer["rows"].values())
+    show(
+        f"written to {answer['plan']}: {rows} rows in {len(answer['rows'])} tables, {answer['programs']} programs",
+        f"on a node with GPUs, NumPy and CuPy:  {answer['next']}",
+        "then here:  --backend cuda --results RESULTS.npz",
+    )
 
 
 def _calibration_parts(found: dict[str, Any]) -> list[Any]:
@@ -113,7 +181,24 @@ def _calibration_parts(found: dict[str, Any]) -> list[Any]:
     title = (
         f"{found['host']['processor']}, {found['producers']} producing: the law is off by {found['residual_pct']:.1f} %"
     )
-    return [table(title, ("", "value", "95 % interval", "what it is"), rows)]
+    warnings = [part for text in found["warnings"] for part in ("", f"Note: {text}.")]
+    return [table(title, ("", "value", "95 % interval", "what it is"), rows), *warnings]
+
+
+def _again_parts(answer: dict[str, Any]) -> list[Any]:
+    """What runs that were made again say, if there are any."""
+    parts: list[Any] = []
+    for run in answer.get("again", []):
+        says = "agrees with the first run within the intervals" if run["agrees"] else "; ".join(run["why_not"])
+        parts += ["", f"{run['run']}: {says}"]
+        if run["numbers"]:
+            numbers = run["numbers"]
+            parts.append(
+                f"  T_iss0 {numbers['t_iss0_ns'][0]:.1f} ns, R {numbers['drain_gbs'][0]:.2f} GB/s, "
+                f"Q {numbers['capacity_bytes'][0] / 1024:.2f} KiB; median error {run['median_abs_error_pct']:.1f} %, "
+                f"{run['verdict']}{'' if run['same_verdict'] else ', unlike the first run'}"
+            )
+    return parts
 
 
 def _interval(bounds: list[float], scale: float, spec: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .api import resolved_scenario
 from .counted_progress import Report, unreported
-from .output import parts_html, table
+from .output import folded, parts_html, table
 from .reruns import Given, Parameters, choices_of, chosen_policies, simulated, under_policy
 from .scenarios.loader import Resolved
 from .sim.errors import InputError, XstageError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .scenarios.schema import TraceLevel
+    from .sim.machine import Machine
     from .sim.trace import Trace
 
 
@@ -64,15 +65,16 @@ class Comparison:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row a policy, with the waits by cause and the spans by phase in columns of their own."""
+        """One row a policy, with waits by cause, spans by phase and memory traffic in columns of their own."""
         import pandas as pd
 
         flat = []
         for row in self.rows():
-            waits, spans = row.pop("wait_us") or {}, row.pop("spans") or {}
+            waits, spans, memory = (row.pop(name) or {} for name in ("wait_us", "spans", "memory"))
             del row["breakdown"], row["phases"]
             row |= {f"wait_{cause}_us": time for cause, time in waits.items()}
             row |= {f"span_{phase}_{name}": value for phase, span in spans.items() for name, value in span.items()}
+            row |= {f"memory_{name}": value for name, value in memory.items()}
             flat.append(row)
         return pd.DataFrame(flat)
 
@@ -135,7 +137,8 @@ def compare(
         try:
             changed, parameters = under_policy(resolved, name, choices[name])
             ran = simulated(changed, trace)
-            runs.append(PolicyRun(name, parameters, _found(ran), trace=ran if trace == "full" else None))
+            found = _found(ran, changed.machine)
+            runs.append(PolicyRun(name, parameters, found, trace=ran if trace == "full" else None))
         except XstageError as error:
             runs.append(PolicyRun(name, {}, None, str(error)))
     progress(len(names), len(names))
@@ -144,58 +147,119 @@ def compare(
 
 _FOUND = (
     "makespan_us", "sender_visible_us", "stall_total_us", "wait_us", "tensor_core_use_pct", "egress_use_pct",
-    "occupancy_peak_bytes", "spans", "phases", "breakdown",
+    "occupancy_peak_bytes", "memory", "spans", "phases", "breakdown",
 )  # fmt: skip
 
 
-def _found(trace: Trace) -> dict[str, Any]:
+def _found(trace: Trace, machine: Machine) -> dict[str, Any]:
     from .sim import activity
     from .sim.metrics import summarise
 
     metrics = summarise(trace) | {
         "wait_us": activity.waits_us(trace),
         "tensor_core_use_pct": activity.tensor_core_use_pct(trace),
+        "memory": _memory(trace, machine),
         "phases": activity.phase_windows(trace),
         "breakdown": activity.breakdown(trace),
     }
     return {name: metrics[name] for name in _FOUND}
 
 
+def _memory(trace: Trace, machine: Machine) -> dict[str, float] | None:
+    """What a rank moves through its memory, mean over those that were simulated; None where the schedule does not say.
+
+    `hbm_bytes` is what the model charges HBM with: weights, of which `hbm_weights_again_bytes` not for the first time, and
+    the combine. `l2_to_sm_bytes` are operands. Hits are in the nominal order of tiles, and in the order that ran.
+    """
+    meta = trace.program.meta
+    if not meta.get("memory_bytes"):
+        return None
+    from .sim.schedules.megamoe import hits_as_run_pct
+
+    moved = {name: _mean([rank[name] for rank in meta["memory_bytes"]]) for name in meta["memory_bytes"][0]}
+    return {
+        "hbm_bytes": moved["hbm_weights"] + moved["hbm_combine"],
+        **{f"{name}_bytes": value for name, value in moved.items()},
+        "weight_hits_pct": _mean(meta["weight_hits_pct"]),
+        "weight_hits_as_run_pct": _mean(hits_as_run_pct(trace, machine)),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
 def comparison_parts(done: Comparison) -> list[Any]:
-    """The comparison for a person."""
+    """The comparison for a person: tables of at most 80 columns."""
     resolved, rows = done.resolved, done.rows()
     ran = [row for row in rows if row["error"] is None]
-    causes = sorted({cause for row in ran for cause in row["wait_us"]})
-    columns = ("policy", "makespan", "speedup", "stall", *(f"wait: {cause}" for cause in causes), "Tensor Cores",
-               "egress", "")  # fmt: skip
-    lines = [
-        (
-            row["policy"],
-            f"{row['makespan_us']:.3f}",
-            "" if row["speedup"] is None else f"{row['speedup']:.3f}",
-            f"{row['stall_total_us']:.3f}",
-            *(f"{row['wait_us'].get(cause, 0.0):.3f}" for cause in causes),
-            "" if row["tensor_core_use_pct"] is None else f"{row['tensor_core_use_pct']:.1f} %",
-            f"{row['egress_use_pct']:.1f} %",
-            parameters_text(row["parameters"]),
-        )
-        for row in ran
-    ]
-    phases = list(dict.fromkeys(phase for row in ran for phase in row["spans"]))
-    spans = [(phase, *(_span_text(row["spans"].get(phase)) for row in ran)) for phase in phases]
     parts: list[Any] = [
         f"{resolved.scenario.name}: {resolved.scenario.question}",
         f"{resolved.scenario.workload.kind} on {resolved.scenario.workload.gpus} GPUs of {resolved.machine.name}; "
         f"speedups over {done.baseline}",
-        "",
-        table("us; stall summed over lanes, waits the mean of a Tensor Core lane", columns, lines),
-        "",
-        table("how long a task takes, us: median / 95 %", ("phase", *(row["policy"] for row in ran)), spans),
     ]
+    for title, columns, lines in (_times(ran), _waits(ran), _traffic(ran), _spans(ran)):
+        for one in folded(title, columns, lines):
+            parts += ["", one]
     failed = [(row["policy"], row["error"]) for row in rows if row["error"] is not None]
     if failed:
         parts += ["", table("cannot run", ("policy", "why"), failed)]
     return parts
+
+
+Rows = list[dict[str, Any]]
+Lines = tuple[str, list[str], list[list[str]]]
+"""Title, columns and rows of a table."""
+
+
+def _times(ran: Rows) -> Lines:
+    columns = ["policy", "makespan", "speedup", "stall", "Tensor Cores", "egress", "settings"]
+    lines = [
+        [
+            row["policy"],
+            f"{row['makespan_us']:.3f}",
+            "" if row["speedup"] is None else f"{row['speedup']:.3f}",
+            f"{row['stall_total_us']:.3f}",
+            "" if row["tensor_core_use_pct"] is None else f"{row['tensor_core_use_pct']:.1f} %",
+            f"{row['egress_use_pct']:.1f} %",
+            parameters_text(row["parameters"]),
+        ]
+        for row in ran
+    ]
+    if not any(line[-1] for line in lines):
+        columns, lines = columns[:-1], [line[:-1] for line in lines]
+    return "us; stall summed over simulated lanes; use of Tensor Cores and egress", columns, lines
+
+
+def _waits(ran: Rows) -> Lines:
+    causes = sorted({cause for row in ran for cause in row["wait_us"]})
+    lines = [[row["policy"], *(f"{row['wait_us'].get(cause, 0.0):.3f}" for cause in causes)] for row in ran]
+    return "what a Tensor Core lane waits for, us, mean", ["policy", *causes], lines if causes else []
+
+
+def _traffic(ran: Rows) -> Lines:
+    columns = ["policy", "HBM", "of it weights", "read again", "L2 to SMs", "hits", "as run"]
+    lines = [
+        [
+            row["policy"],
+            *(f"{memory[name] / 1e9:.3f}" for name in _MOVED),
+            f"{memory['weight_hits_pct']:.1f} %",
+            f"{memory['weight_hits_as_run_pct']:.1f} %",
+        ]
+        for row in ran
+        if (memory := row["memory"])
+    ]
+    title = "memory traffic of a rank, GB; hits: tiles that find their weights in the L2"
+    return title, columns, lines
+
+
+_MOVED = ("hbm_bytes", "hbm_weights_bytes", "hbm_weights_again_bytes", "l2_to_sm_bytes")
+
+
+def _spans(ran: Rows) -> Lines:
+    phases = dict.fromkeys(phase for row in ran for phase in row["spans"])
+    lines = [[phase, *(_span_text(row["spans"].get(phase)) for row in ran)] for phase in phases]
+    return "how long a task takes, us: median / 95 %", ["phase", *(row["policy"] for row in ran)], lines
 
 
 def _span_text(span: Mapping[str, float] | None) -> str:

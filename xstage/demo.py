@@ -18,10 +18,11 @@ from rich.progress import Progress
 from .demo_bursts import bursts
 from .demo_schedules import schedules
 from .demo_section import Agreement, Job, Section
+from .demo_validate import validation
 from .output import table
 from .sim.errors import InputError
 
-SECTIONS: tuple[Callable[[Job], Section], ...] = (bursts, schedules)
+SECTIONS: tuple[Callable[[Job], Section], ...] = (bursts, schedules, validation)
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,12 @@ def demo_parts(done: Demo) -> list[Any]:
             for row in section.rows
         ]
         columns = ("", "unit", "published", "simulated", "difference")
-        parts += [table(section.title, columns, rows), f"published: {section.source}", "", *section.notes, ""]
+        head = [table(section.title, columns, rows), f"published: {section.source}"] if rows else [section.title]
+        parts += [*head, "", *section.notes, ""]
         if section.agreement:
             parts += [_agreement_text(section.agreement), ""]
-        parts += ["figures, and the numbers in them", *_by_figure(section), ""]
+        if section.files:
+            parts += ["figures, and the numbers in them", *_by_figure(section), ""]
     return [*parts, f"Done in {done.timing['wall_s']:.1f} s."]
 
 

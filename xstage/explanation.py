@@ -14,12 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .api import resolved_scenario
 from .counted_progress import Report, unreported
 from .output import parts_html, table
-from .reruns import Given, simulated
+from .reruns import Given, choices_of, chosen_policies, own_policy, simulated, under_policy
 from .scenarios.loader import Resolved
 from .sim import waterfall
+from .sim.checked import closest
 from .sim.errors import InputError
 from .sim.units import PS_PER_US
 
@@ -29,23 +32,31 @@ if TYPE_CHECKING:
 
     from .scenarios.schema import Scenario
     from .scenarios.workload import Workload
+    from .sim.machine import Machine
     from .sim.topology import Fabric
     from .sim.trace import Trace
 
 SMALL_PCT = 1.0
 """Below this share of the makespan, removing a limit is not worth a recommendation."""
 BAR_WIDTH = 40
+L2_CACHE = "l2_cache"
+WAVES = "expert_wave"
+"""The policy that crosses fewest experts."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Something that costs time and can be taken away, from the fabric or from the scenario (None where it is not there)."""
+    """Something that costs time and can be taken away: from the fabric, from the scenario (None where it is not there), or
+    from the machine that the Program is built for (not there where the Program stays the same). `symbol` is the paper's.
+    """
 
     name: str
     text: str
     removed: str
     fabric: Callable[[Fabric], Fabric] | None = None
     scenario: Callable[[Scenario], Scenario | None] | None = None
+    machine: Callable[[Machine], Machine | None] | None = None
+    symbol: str | None = None
 
 
 def _undisturbed(kind: str) -> Callable[[Scenario], Scenario | None]:
@@ -75,13 +86,41 @@ def _in_time(scenario: Scenario) -> Scenario | None:
     return _undisturbed("late_gpu")(workload or scenario) or workload
 
 
+def _unlimited(number: str) -> Callable[[Machine], Machine | None]:
+    """With a number of the compute part so large that it limits nothing; None where the machine does not have it."""
+
+    def change(machine: Machine) -> Machine | None:
+        known = getattr(machine.compute, number)
+        if known is None:
+            return None
+        compute = {number: known.model_copy(update={"value": waterfall.WITHOUT_LIMIT})}
+        return machine.model_copy(update={"compute": machine.compute.model_copy(update=compute)})
+
+    return change
+
+
 LIMITS = (
     Limit("degraded_link", "a degraded link", "links as they should be", scenario=_undisturbed("degraded_link")),
     Limit("slow_gpu", "a slow GPU", "GPUs that are equally fast", scenario=_undisturbed("slow_gpu")),
     Limit("late_ranks", "ranks that start late", "a start of all at once", scenario=_in_time),
-    Limit("capacity", "finite capacity of the stage (Q)", "a stage without limit", waterfall.without_capacity_limit),
-    Limit("drain_rate", "finite drain rate (R)", "an interconnect without limit", waterfall.without_rate_limit),
+    Limit(
+        "capacity",
+        "finite capacity of the stage (Q)",
+        "a stage without limit",
+        waterfall.without_capacity_limit,
+        symbol="Q",
+    ),
+    Limit(
+        "drain_rate", "finite drain rate (R)", "an interconnect without limit", waterfall.without_rate_limit, symbol="R"
+    ),
     Limit("latency", "latency of the interconnect", "no latency", waterfall.without_latency),
+    Limit(
+        L2_CACHE,
+        "weights read again (L2 cache misses)",
+        "an L2 cache that keeps every weight tile, so that each is read from HBM once",
+        machine=_unlimited("l2"),
+    ),
+    Limit("hbm", "bandwidth of HBM", "an HBM without limit", machine=_unlimited("hbm_rate")),
     Limit("imbalance", "routing imbalance", "balanced routing", scenario=_with(lambda w: w.without_imbalance())),
     Limit(
         "sending", "what the schedule does to send", "nothing to send", scenario=_with(lambda w: w.without_sending())
@@ -123,12 +162,17 @@ class Bar:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Explanation:
-    """Bars in picoseconds that add up to the makespan exactly, removable ones first."""
+    """Bars in picoseconds that add up to the makespan exactly, removable ones first.
+
+    `weight_hits_pct` is, by policy, the share of tiles that find their weights in the L2 cache: of the scenario's own, then
+    of expert_wave. It is there where weights that are read again cost time.
+    """
 
     resolved: Resolved
     total_ps: int
     bars: tuple[Bar, ...]
     timing: dict[str, float]
+    weight_hits_pct: Mapping[str, float]
 
     @property
     def largest(self) -> Bar | None:
@@ -145,7 +189,15 @@ class Explanation:
         return (
             f"The largest removable part is {largest.cause}: {largest.ps / PS_PER_US:.3f} us, "
             f"{100 * largest.ps / total:.1f} % of the makespan, gone with {largest.removed}."
+            + (self._of_weights() if largest.name == L2_CACHE else "")
         )
+
+    def _of_weights(self) -> str:
+        """How often tiles find their weights in the L2 cache, and under expert waves, which cross fewest experts."""
+        (own, hits), *waves = self.weight_hits_pct.items()
+        found = f" Under {own} {hits:.0f} % of the tiles find their weights in the L2 cache"
+        wave, more = waves[0] if waves else (own, hits)
+        return found + (f", {more:.0f} % under {wave}: this order crosses experts." if more > hits else ".")
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage explain --json`, without the fields that all answers share."""
@@ -157,6 +209,7 @@ class Explanation:
             "bars": [bar.as_dict(self.total_ps) for bar in self.bars],
             "largest_removable": largest.name if largest else None,
             "sentence": self.sentence,
+            "weight_hits_pct": dict(self.weight_hits_pct),
         }
 
     @property
@@ -181,6 +234,7 @@ class Explanation:
 
 def explain(
     scenario: Given,
+    policy: str | None = None,
     *,
     order: Sequence[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -188,12 +242,16 @@ def explain(
 ) -> Explanation:
     """Split the makespan of a scenario into what each limit costs and what is left, see the module's description.
 
-    `order` names limits in the order of their removal (default: all, as in `LIMITS`); those that the workload does not have
-    are left out. Raises `InputError` for an unknown one.
+    `policy` replaces the scenario's own. `order` names limits in the order of their removal (default: all, as in `LIMITS`);
+    those that the workload does not have are left out. Raises `InputError` for an unknown policy or limit.
     """
     started = time.perf_counter()
     resolved = resolved_scenario(scenario, overrides)
-    limits = [limit for limit in _ordered(order) if _without(resolved, [limit]) is not None]
+    if policy is not None:
+        choices = choices_of(resolved)
+        [name] = chosen_policies(choices, [policy], "policy")
+        resolved, _ = under_policy(resolved, name, choices[name])
+    limits = [limit for limit in _ordered(order) if _is_there(resolved, limit)]
     expected, done = max(1, 2 * len(limits)), 0
 
     def makespan(removed: Sequence[Limit]) -> int:
@@ -213,27 +271,60 @@ def explain(
     for part in waterfall.remainder(last):
         name = f"wait_{part.cause}" if part.cause else part.what
         bars.append(Bar(name, _PARTS[part.what] + (part.cause or ""), part.ps))
-    return Explanation(resolved, after[0], tuple(bars), {"wall_s": time.perf_counter() - started})
+    hits = _weight_hits(resolved) if any(limit.name == L2_CACHE for limit in limits) else {}
+    return Explanation(resolved, after[0], tuple(bars), {"wall_s": time.perf_counter() - started}, hits)
 
 
 def _ordered(order: Sequence[str] | None) -> list[Limit]:
+    """The limits by name or by the paper's symbol."""
     known = {limit.name: limit for limit in LIMITS}
-    for name in order or ():
-        if name not in known:
-            raise InputError("is no limit that can be removed", field="order", value=name, allowed=known)
-    return [known[name] for name in dict.fromkeys(order if order is not None else known)]
+    symbols = {limit.symbol: limit.name for limit in LIMITS if limit.symbol}
+    if order is None:
+        return list(LIMITS)
+    for name in order:
+        if name not in known and name not in symbols:
+            reason = f"is no limit that can be removed{closest(name, known)}"
+            raise InputError(reason, field="order", value=name, allowed=limit_names())
+    return [known[name] for name in dict.fromkeys(symbols.get(name, name) for name in order)]
+
+
+def limit_names() -> list[str]:
+    """What `order` takes, in the order of `LIMITS`: 'capacity (or Q)'."""
+    return [f"{limit.name} (or {limit.symbol})" if limit.symbol else limit.name for limit in LIMITS]
+
+
+def _is_there(resolved: Resolved, limit: Limit) -> bool:
+    changed = _without(resolved, [limit])
+    if changed is None or limit.machine is None:
+        return changed is not None
+    here, without = (one.program().ops["duration_ps"] for one in (resolved, changed))
+    return not np.array_equal(here, without)
+
+
+def _weight_hits(resolved: Resolved) -> dict[str, float]:
+    """Share of tiles that find their weights in the L2 cache, percent, of the scenario's policy and of expert waves."""
+    own, choices = own_policy(resolved), choices_of(resolved)
+    programs = {own: resolved.program()}
+    for name in {WAVES} & set(choices) - {own}:
+        programs[name] = under_policy(resolved, name, choices[name])[0].program()
+    return {name: float(np.mean(program.meta["weight_hits_pct"])) for name, program in programs.items()}
 
 
 def _without(resolved: Resolved, removed: Sequence[Limit]) -> Resolved | None:
-    """The scenario without what it adds itself; None if one of them is not there."""
-    scenario = resolved.scenario
+    """The scenario without what it or its machine adds; None if one of them is not there."""
+    scenario, machine = resolved.scenario, resolved.machine
     for limit in removed:
         if limit.scenario is not None:
             changed = limit.scenario(scenario)
             if changed is None:
                 return None
             scenario = changed
-    return replace(resolved, scenario=scenario)
+        if limit.machine is not None:
+            remade = limit.machine(machine)
+            if remade is None:
+                return None
+            machine = remade
+    return replace(resolved, scenario=scenario, machine=machine)
 
 
 def _run(resolved: Resolved, removed: Sequence[Limit]) -> Trace:

@@ -31,8 +31,11 @@ def print_json(answer: dict[str, Any]) -> None:
 def with_common_fields(answer: dict[str, Any], timing: dict[str, float], seed: int | None = None) -> dict[str, Any]:
     """`answer` with the fields that every JSON answer has; `seed` is null where nothing is random."""
     from . import __version__
+    from .invocation import command
 
-    common = {"schema_version": SCHEMA_VERSION, "xstage_version": __version__, "seed": seed}
+    common: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "xstage_version": __version__, "seed": seed}
+    if (line := command()) is not None:
+        common["command"] = line
     return common | answer | {"timing": {name: round(seconds, 6) for name, seconds in timing.items()}}
 
 
@@ -49,6 +52,24 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     for row in rows:
         made.add_row(*(Text(_cell(value)) for value in row))
     return made
+
+
+def folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> list[Table]:
+    """A table of text as one, or as several of at most `width` characters that repeat the first column; none without rows.
+
+    A single column that is wider stays whole.
+    """
+    widths = [max(len(line[at]) for line in (columns, *rows)) + 2 for at in range(len(columns))]
+    parts: list[list[int]] = []
+    for at in range(1, len(columns)):
+        if not parts or sum(widths[i] for i in (0, *parts[-1], at)) - 2 > width:
+            parts.append([])
+        parts[-1].append(at)
+    return [
+        table(title, [columns[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows])
+        for part in parts
+        if rows
+    ]
 
 
 def show(*parts: Any) -> None:

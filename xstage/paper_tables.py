@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +12,27 @@ from .output import table
 QUEUES = 1.02
 """An interleaved span this many times the paper's is explained by stores that queue."""
 
+_PAPER_TILES = (
+    "Tiles cost what the paper measured (W8A8; W4A8 by the bytes that an SM takes in). Its notes give neither token counts "
+    "nor skew of its calls.",
+)
+_BALANCED = (
+    "Balanced calls gain little. With small experts (Qwen3.5, DiT-MoE, Hy3) the egress, which answers pulls too, is busy in "
+    "both orders; with larger ones a wave has few L2 tiles an SM (H/I to 2 H/I), and the stage and the second accumulator "
+    "take up what they store too fast.",
+)
+
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .paper_lead import LeadCurve
-    from .paper_speedups import Speedups
-    from .paper_tiles import PaperTilesResult
+    from .paper_calls import Speedups
+    from .paper_l2_tiles import TileComparison
+    from .paper_leads import LeadCurve
 
 
-def tile_parts(done: PaperTilesResult) -> list[Any]:
+def tile_parts(done: TileComparison) -> list[Any]:
     """Spans and stalls of tiles for a person."""
-    from .paper_tiles import REFERENCE, SPAN_TOLERANCE_PCT, STALL_TOLERANCE_US
+    from .paper_l2_tiles import REFERENCE, SPAN_TOLERANCE_PCT, STALL_TOLERANCE_US
 
     spans = [
         (_named(row), row["span_wave_measured_us"], round(row["span_wave_us"], 2), _signed(row["span_wave_error_pct"]),
@@ -69,7 +80,7 @@ def tile_parts(done: PaperTilesResult) -> list[Any]:
 
 def speedup_parts(done: Speedups) -> list[Any]:
     """The 84 calls for a person."""
-    from .paper_speedups import losing_case
+    from .paper_calls import LOSING_CASE, hbm_of_slowest, losing_case
     from .scenarios.x_stage import speedups, tiles
 
     paper = speedups()
@@ -98,22 +109,42 @@ def speedup_parts(done: Speedups) -> list[Any]:
         )
     wave, interleaved = tiles()["dit-moe"].span_wave_us, tiles()["dit-moe"].span_interleaved_us
     parts += [
-        "Gains are smaller than the paper's: its notes give neither token counts nor skew of its calls, and main loops here "
-        "follow the machine's SM feed, which makes most L2 phases bound by Tensor Cores rather than by R.",
+        *(_machine_tiles() if done.tiles == "machine" else _PAPER_TILES),
+        *(_BALANCED if "balanced" in routings else ()),
         f"Stalls beyond T_iss0 fall by up to {found['all']['largest_stall_reduction']:.0f} %. The paper's "
         f"{paper['largest_stall_reduction']:g} % is how much DiT-MoE's span falls ({wave:g} to {interleaved:g} us), see "
         "`xstage paper tiles`.",
     ]
+    if "balanced" in found and found["balanced"]["minimum"] < 1:
+        slowest, wave_hbm, interleaved_hbm = hbm_of_slowest(done)
+        parts.append(
+            f"{sum(done.calls['speedup'] < 1)} calls lose (paper: down to {paper['minimum']:g}), {slowest['model']} "
+            f"{slowest['numbers']} with {slowest['tokens']} balanced tokens most: {slowest['speedup']:.3f}. "
+            f"The bandwidth of HBM costs it {interleaved_hbm:.0f} us, and {wave_hbm:.0f} us in waves: "
+            "crossing experts reads L1 weights of one and L2 weights of another at the same time."
+        )
     if found["all"]["minimum"] < 1:
         return parts
     lost = losing_case()
     return [
         *parts,
-        f"No call loses here (paper: down to {paper['minimum']:g}): their experts share the L2 cache in both orders. "
-        f"With experts of {lost['hidden']} x {lost['intermediate']} (W8A8, balanced) and an SM that takes in "
-        f"{lost['sm_feed']}, crossing experts lowers weight hits from {lost['weight_hits_wave_pct']:.0f} to "
-        f"{lost['weight_hits_interleaved_pct']:.0f} %, and the speedup is {lost['speedup']:.2f}.",
+        f"No call loses here (paper: down to {paper['minimum']:g}): their experts share the L2 cache in both orders. With "
+        f"larger ones ({LOSING_CASE} of the catalogue) crossing experts lowers weight hits from "
+        f"{lost['weight_hits_wave_pct']:.0f} to {lost['weight_hits_interleaved_pct']:.0f} %, and the speedup is "
+        f"{lost['speedup']:.2f}: see `xstage explain {LOSING_CASE}`.",
     ]
+
+
+def _machine_tiles() -> tuple[str, ...]:
+    """How the machine's main loops compare with the paper's, and what follows."""
+    from .paper_calls import main_loop_ratios
+
+    ratios = sorted(main_loop_ratios())
+    return (
+        f"W8A8 main loops by the machine file are {ratios[0]:.2f} to {ratios[-1]:.2f} times the paper's (median "
+        f"{median(ratios):.2f}). Longer ones hide stores, so that gains are smaller; `--tiles paper` takes the "
+        "costs from the paper's tiles.",
+    )
 
 
 def lead_parts(done: LeadCurve) -> list[Any]:

@@ -49,17 +49,19 @@ def choices_of(resolved: Resolved) -> Mapping[str, PolicyChoice]:
     return {name: choices[name] for name in sorted(choices, key=lambda name: name != own)}
 
 
-def chosen_policies(choices: Mapping[str, PolicyChoice], policies: Sequence[str] | None) -> list[str]:
+def chosen_policies(
+    choices: Mapping[str, PolicyChoice], policies: Sequence[str] | None, field: str = "policies"
+) -> list[str]:
     """The names asked for, or all. Raises `InputError` for one that there is not, or for none."""
     if policies is None:
         return list(choices)
     for name in policies:
         if name not in choices:
             raise InputError(
-                f"is no policy of this workload{closest(name, choices)}", field="policies", value=name, allowed=choices
+                f"is no policy of this workload{closest(name, choices)}", field=field, value=name, allowed=choices
             )
     if not policies:
-        raise InputError("names no policy", field="policies", allowed=choices)
+        raise InputError("names no policy", field=field, allowed=choices)
     return list(dict.fromkeys(policies))
 
 

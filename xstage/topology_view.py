@@ -83,16 +83,11 @@ def links_table(machine: Machine) -> pd.DataFrame:
 
 def _machine_of(name: str) -> tuple[Machine, int]:
     """The machine that a name or file means, and how many of its GPUs are used."""
-    from .scenarios.catalogue import find, find_any
-    from .scenarios.document import read
+    from .scenarios.any_file import find_entry
     from .scenarios.loader import load
     from .scenarios.machine_files import load_machine
 
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        data = read(find(name, "machine")).data
-        kind = "scenario" if isinstance(data, dict) and "workload" in data else "machine"
-    else:
-        kind = find_any(name).kind
+    kind = find_entry(name).kind
     if kind == "study":
         raise InputError("has no topology of its own", field="name", value=name, allowed="a scenario or a machine")
     if kind == "machine":

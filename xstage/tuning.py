@@ -51,16 +51,19 @@ NO_SAVING = "no saving: the scenario cannot run as it is written"
 
 @dataclass(frozen=True)
 class Tried:
-    """One run. Without `parameters` the policy chose for itself. `error` says why it could not run."""
+    """One run. Without `parameters` the policy chose for itself. `error` says why it could not run; `room_bytes` are the
+    buffers (of symmetric memory, for the ring of a row lead) that the parameters need, where that is known.
+    """
 
     policy: str
     parameters: Parameters
     makespan_us: float | None
     error: str | None = None
+    room_bytes: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {"policy": self.policy, "parameters": self.parameters, "makespan_us": self.makespan_us,
-                "error": self.error}  # fmt: skip
+                "error": self.error, "room_bytes": self.room_bytes}  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -95,6 +98,17 @@ class Tuning:
             return NO_SAVING
         return NO_INTERVAL if self.saving_interval_pct is None else None
 
+    @property
+    def knee_room(self) -> str:
+        """What the ring of D_knee takes, and that of the longest lead that was tried."""
+        rooms = [(t.parameters["lead_rows"], t.room_bytes) for t in self.curve
+                 if t.policy == self.d_knee_policy and t.room_bytes is not None]  # fmt: skip
+        least = dict(rooms).get(self.d_knee)
+        if least is None:
+            return ""
+        longest, most = max(rooms)
+        return f"; its ring takes {least / 2**20:.1f} MiB, that of {longest} rows {most / 2**20:.1f} MiB"
+
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage tune --json`, without the fields that all answers share."""
         interval = self.saving_interval_pct
@@ -123,7 +137,14 @@ class Tuning:
         import pandas as pd
 
         return pd.DataFrame(
-            {"policy": t.policy, **t.parameters, "makespan_us": t.makespan_us, "error": t.error} for t in self.curve
+            {
+                "policy": t.policy,
+                **t.parameters,
+                "makespan_us": t.makespan_us,
+                "room_bytes": t.room_bytes,
+                "error": t.error,
+            }
+            for t in self.curve
         )
 
     def plot(self) -> Figure:
@@ -202,7 +223,8 @@ class _Runs:
         """Search the settings of a policy; the knee of its row lead, if it has one."""
         choice = self.choices[name]
         changed, parameters = self._usual(name)
-        if changed is None or self._try(name, parameters, changed).error or not choice.settings:
+        runs = changed is not None and not self._try(name, parameters, changed).error
+        if not choice.settings or not (runs or self._ends_run(name)):
             self._left.pop(name)
             return None
         axes = [Axis(s.low, s.high, s.step) for s in choice.settings]
@@ -211,6 +233,12 @@ class _Runs:
         knee = search.find_knee() if len(axes) == 1 and choice.settings[0].is_lead else None
         self._left.pop(name)
         return knee
+
+    def _ends_run(self, name: str) -> bool:
+        """Whether a policy whose usual settings cannot run can do so with the smallest or with the largest ones."""
+        settings = self.choices[name].settings
+        ends = ([s.low for s in settings], [Axis(s.low, s.high, s.step).values()[-1] for s in settings])
+        return any(self._at(name, _named(settings, end)) is not None for end in ends)
 
     def saving_interval(self, best: Tried) -> tuple[float, float] | None:
         """The least and the most that the best saves at the ends of the machine's intervals of R and Q, and as it is."""
@@ -244,7 +272,8 @@ class _Runs:
             self.progress(len(self.curve), expected)
             try:
                 ran = simulated(changed or self._resolved(Tried(name, parameters, None)), "off")
-                self._kept[key] = self._keep(Tried(name, parameters, ran.makespan_ps / PS_PER_US))
+                makespan_us = ran.makespan_ps / PS_PER_US
+                self._kept[key] = self._keep(Tried(name, parameters, makespan_us, None, self._room(name, parameters)))
             except XstageError as error:
                 self._kept[key] = self._keep(Tried(name, parameters, None, str(error)), error)
             if name in self._left:
@@ -256,6 +285,10 @@ class _Runs:
             self.first_error = error
         self.curve.append(tried)
         return tried
+
+    def _room(self, name: str, parameters: Parameters) -> int | None:
+        rooms = [s.room(parameters[s.key]) for s in self.choices[name].settings if s.room and s.key in parameters]
+        return sum(rooms) if rooms else None
 
     def _resolved(self, tried: Tried) -> Resolved:
         workload = self.resolved.scenario.workload.with_policy(tried.policy, tried.parameters)
@@ -335,16 +368,18 @@ def tuning_parts(done: Tuning) -> list[Any]:
     parts += done.changes
     if done.d_knee is not None:
         parts.append(
-            f"D_knee of {done.d_knee_policy}: {done.d_knee} rows, the least within {KNEE_PCT:g} % of its best."
+            f"D_knee of {done.d_knee_policy}: {done.d_knee} rows, the least within {KNEE_PCT:g} % of its best"
+            f"{done.knee_room}."
         )
     if done.note:
         parts.append(f"There is {done.note}.")
-    rows = []
+    rows, failed = [], []
     for policy in dict.fromkeys(tried.policy for tried in done.curve):
         mine = [tried for tried in done.curve if tried.policy == policy]
         known = sorted((t for t in mine if t.makespan_us is not None), key=lambda t: t.makespan_us or 0.0)
-        rows += [(policy, parameters_text(t.parameters) or "its own choice", f"{t.makespan_us:.3f}", "")
+        rows += [(policy, parameters_text(t.parameters) or "its own choice", f"{t.makespan_us:.3f}")
                  for t in known[:BEST_SHOWN]]  # fmt: skip
-        rows += [(policy, parameters_text(t.parameters), "", t.error or "") for t in mine[:1] if not known]
+        failed += [(policy, t.error or "") for t in mine[:1] if not known]
     count = len(done.curve)
-    return [*parts, "", table(f"the best of each policy, of {count} runs", ("policy", "settings", "us", ""), rows)]
+    parts += ["", table(f"the best of each policy, of {count} runs", ("policy", "settings", "us"), rows)]
+    return [*parts, "", table("cannot run", ("policy", "why"), failed)] if failed else parts

@@ -10,6 +10,7 @@ from xstage.cli import main
 from xstage.counted_progress import _lines
 from xstage.explanation import LIMITS
 from xstage.reruns import with_workload
+from xstage.tuning import tuning_parts
 
 MEGAMOE = {
     "question": "Which order?",
@@ -24,6 +25,7 @@ ATTENTION = {
     "workload": {"kind": "attention_a2a", "gpus": 2, "heads": 8, "tokens": 4096, "policy": "serial"},
     "granule": "8 KiB",
 }
+LOSING = "megamoe-large-experts"
 SKEWED = {"workload.routing": {"kind": "zipf", "max_over_mean": 3.0}, "workload.starts": ["0 us", "20 us"]}
 
 
@@ -41,6 +43,12 @@ def answer(capsys):
 @pytest.fixture(scope="module")
 def tuned():
     return xs.tune(MEGAMOE)
+
+
+@pytest.fixture(scope="module")
+def losing():
+    """The catalogue's call that interleaving slows down, explained in both orders."""
+    return xs.explain(LOSING), xs.explain(LOSING, "expert_wave")
 
 
 def makespan_under(scenario, name, **parameters):
@@ -69,7 +77,8 @@ def test_the_scenarios_own_policy_comes_first_and_runs_as_it_is_written():
     assert done.baseline == "interleaved"
     assert done.runs[0].parameters == {"lead_rows": 640}
     assert done.runs[0].found["makespan_us"] == makespan_under(MEGAMOE, "interleaved", lead_rows=640)
-    assert list(done.frame["policy"])[1:] == ["unfused", "expert_wave", "lag", "alternating", "interleaved_ready"]
+    choices = load(MEGAMOE).scenario.workload.policies(load(MEGAMOE).machine)
+    assert list(done.frame["policy"]) == ["interleaved", *(name for name in choices if name != "interleaved")]
 
 
 def test_a_policy_that_cannot_run_is_a_row_with_its_error():
@@ -78,6 +87,15 @@ def test_a_policy_that_cannot_run_is_a_row_with_its_error():
     assert (row["policy"], row["makespan_us"], row["speedup"]) == ("lag", None, None)
     assert "schedule of SM90 kernels" in row["error"]
     assert "lag" in done._repr_html_()
+
+
+def test_no_table_is_wider_than_80_columns(capsys):
+    assert main(["compare", LOSING]) == 0
+    out = capsys.readouterr().out
+    tables = out[out.index("us; stall") : out.index("cannot run")].splitlines()
+    assert max(len(line.rstrip()) for line in tables) <= 80
+    assert sum(line.startswith("phase ") for line in tables) == 2  # six policies, folded
+    assert all(policy in out for policy in ("alternating", "interleaved_ready", "unfused"))
 
 
 @pytest.mark.parametrize("command", ["compare", "tune"])
@@ -114,7 +132,7 @@ def test_bars_add_up_to_the_makespan_in_any_order(order):
     assert sum(bar.ps for bar in done.bars) == done.total_ps
     assert done.total_ps == round(xs.run(MEGAMOE, overrides=SKEWED).makespan_us * 1e6)
     removable = [bar.name for bar in done.bars if bar.removed]
-    not_there = ("degraded_link", "slow_gpu", "sending")
+    not_there = ("degraded_link", "slow_gpu", "l2_cache", "hbm", "sending")
     assert removable == (order or [limit.name for limit in LIMITS if limit.name not in not_there])
     assert done.frame["us"].sum() == pytest.approx(done.as_dict()["total_us"])
 
@@ -158,6 +176,57 @@ def test_explain_answers_with_the_agreed_fields(answer):
     assert {bar["cause"] for bar in found["bars"]} >= {"finite drain rate (R)", "work of the busiest lane"}
     assert found["largest_removable"] == "drain_rate"
     assert answer("explain", "periodic-train", "--order", "gravity")[1]["error"]["field"] == "order"
+
+
+def test_limits_go_by_the_papers_symbols_too(answer):
+    """The output says Q and R, so the option takes them; an error lists both names."""
+    by_symbol, by_name = (
+        xs.explain("periodic-train", order=order) for order in (["R", "Q"], ["drain_rate", "capacity"])
+    )
+    assert [bar.name for bar in by_symbol.bars] == [bar.name for bar in by_name.bars]
+    _, found = answer("explain", "periodic-train", "--order", "capacities")
+    assert "capacity (or Q)" in found["error"]["allowed"]
+    assert "did you mean 'capacity'?" in found["error"]["reason"]
+
+
+def test_crossing_experts_costs_weights_that_are_read_again(losing):
+    """Interleaving reads large experts' weights again and again; waves read each once, and so take less by just that bar."""
+    interleaved, wave = losing
+    reread = next(bar for bar in interleaved.bars if bar.name == "l2_cache")
+    assert interleaved.largest is reread
+    assert reread.ps == pytest.approx(interleaved.total_ps - wave.total_ps, rel=0.1)
+    assert 0.94 < wave.total_ps / interleaved.total_ps < 0.98
+    assert "weights read again (L2 cache misses)" in interleaved.sentence
+    assert "this order crosses experts" in interleaved.sentence
+    assert "l2_cache" not in [bar.name for bar in wave.bars]  # nothing is read twice
+
+
+def test_what_hbm_costs_is_a_bar(losing):
+    """The combine of 8192 tokens alone moves 0.168 GB at 5500 GB/s."""
+    for done in losing:
+        assert next(bar for bar in done.bars if bar.name == "hbm").ps > 0.7 * 8192 * 4 * 5120 / 5500e9 * 1e12
+
+
+def test_the_weights_that_are_read_again_are_in_the_comparison(losing):
+    rows = {row["policy"]: row["memory"] for row in xs.compare(LOSING, ["expert_wave", "interleaved"]).rows()}
+    weights = 2 * 3 * 5120 * 8192  # of the rank's two experts, a byte each
+    combine = 8192 * (2 * 5120 + 2 * 5120)  # one row of BF16 in, one out
+    assert rows["expert_wave"]["hbm_weights_bytes"] == weights
+    assert rows["expert_wave"]["hbm_weights_again_bytes"] == 0
+    again = rows["interleaved"]["hbm_weights_again_bytes"]
+    assert again > weights
+    assert rows["interleaved"]["hbm_bytes"] == weights + again + combine
+    assert rows["interleaved"]["l2_to_sm_bytes"] == rows["expert_wave"]["l2_to_sm_bytes"] > 10 * weights
+    for row, explained in zip((rows["interleaved"], rows["expert_wave"]), losing, strict=True):
+        assert row["weight_hits_pct"] == next(iter(explained.weight_hits_pct.values()), row["weight_hits_pct"])
+        assert row["weight_hits_as_run_pct"] == pytest.approx(row["weight_hits_pct"], abs=2)
+
+
+def test_explain_takes_another_policy(answer):
+    code, found = answer("explain", "attention-x-stage", "--policy", "serial")
+    assert code == 0
+    assert found["total_us"] == makespan_under("attention-x-stage", "serial")
+    assert answer("explain", "attention-x-stage", "--policy", "seriel")[1]["error"]["field"] == "policy"
 
 
 def test_a_person_sees_bars_and_a_sentence(capsys):
@@ -223,6 +292,8 @@ def test_a_scenario_that_cannot_run_is_tuned_without_a_saving():
     done = xs.tune(MEGAMOE, ["expert_wave"], overrides={"workload.policy": "lag"})
     assert (done.own.policy, done.own.makespan_us, done.saving_pct) == ("lag", None, None)
     assert done.best.policy == "expert_wave"
+    *_, last = tuning_parts(xs.tune(MEGAMOE, ["lag", "expert_wave"], most_runs=2))
+    assert [column.header for column in last.columns] == ["policy", "why"]  # not under "us"
     assert "cannot run" in done.as_dict()["notes"][0] and "cannot run" in done._repr_html_()
     with pytest.raises(xs.InputError, match="schedule of SM90 kernels"):
         xs.tune(MEGAMOE, ["lag"], overrides={"workload.policy": "lag"})

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from rich.progress import Progress
+from xstage.hw_validate.cpu.architecture import UnsupportedProcessorError
+from xstage.sim.calibrate import NoLawError
 
 import xstage as xs
 from xstage.cli import main
 from xstage.demo import Demo, demo_parts
-from xstage.demo_section import Agreement, Row, Section
+from xstage.demo_section import Agreement, Job, Row, Section
+from xstage.demo_validate import validation
 from xstage.output import show
 
 
@@ -52,11 +56,20 @@ def test_both_engines_agree_to_the_last_integer(found):
 def test_every_file_that_it_names_is_there_and_no_other(found):
     named = [Path(file) for section in found["sections"] for file in section["files"]]
     assert sorted(named) == sorted(Path(found["output"]).iterdir())
-    assert {path.name for path in named} == {
+    measured = {"validation.html", "validation.csv"}  # none where this computer could not be measured
+    assert {path.name for path in named} - measured == {
         f"{name}.{kind}"
         for name in ("knee", "recovery", "occupancy", "tensor-cores", "stall", "waterfall", "lead")
         for kind in ("png", "svg", "csv")
     }
+
+
+def test_the_computer_at_hand_is_validated_or_it_is_said_why_not(found):
+    section = found["sections"][-1]
+    assert section["name"] == "validation"
+    said = " ".join(section["notes"])
+    assert ("Verdict:" in said) == bool(section["files"])
+    assert "Verdict:" in said or "No numbers of this computer" in said
 
 
 def test_the_data_beside_the_knee_figure_are_of_both_engines_and_near_the_law(found):
@@ -91,6 +104,23 @@ def test_the_bars_of_the_waterfall_add_up(found):
     bars = pd.read_csv(Path(found["output"]) / "waterfall.csv")
     timelines = pd.read_csv(Path(found["output"]) / "tensor-cores.csv").set_index("policy")
     assert bars["us"].sum() == pytest.approx(timelines.loc["expert_wave", "makespan_us"].iloc[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "error", [NoLawError("no knee: made up"), UnsupportedProcessorError("an abacus"), OSError("no memory")]
+)
+def test_a_computer_that_cannot_be_measured_does_not_make_the_demo_fail(monkeypatch, tmp_path, capsys, error):
+    def refuse(*_, **__):
+        raise error
+
+    monkeypatch.setattr("xstage.hw_validate.validate.validate", refuse)
+    with Progress(disable=True) as progress:
+        found = validation(Job(tmp_path, progress))
+    done = Demo(tmp_path, (found,), {"wall_s": 1.0})
+    assert done.ok
+    assert list(tmp_path.iterdir()) == []
+    show(*demo_parts(done))
+    assert str(error) in capsys.readouterr().out
 
 
 def section(*differing):

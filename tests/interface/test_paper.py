@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from xstage.scenarios import x_stage
+from xstage.scenarios.models import model
 from xstage.scenarios.study import load_study
 from xstage.sim.errors import InputError
 
-from xstage import paper_tiles as tiles
+import xstage as xs
+from xstage import paper_l2_tiles as tiles
 from xstage.cli import main
-from xstage.paper_lead import lead_curve
-from xstage.paper_speedups import LARGE_EXPERTS, Speedups, by_call, losing_case
+from xstage.paper_calls import Speedups, by_call, hbm_of_slowest, losing_case, paper_machine
 from xstage.paper_tables import lead_parts, speedup_parts, tile_parts
 from xstage.workers import map_on_workers
 
@@ -65,11 +67,12 @@ def test_spans_and_stalls_of_the_paper() -> None:
 
 
 def test_tiles_of_a_small_call_are_told() -> None:
-    done = tiles.paper_tiles(["dit-moe"], tokens=256, seeds=1, workers=1)
+    done = xs.paper_tiles(["dit-moe"], tokens=256, seeds=1, workers=1)
     assert done.rows[0]["span_wave_us"] > 1
     assert "dit-moe" in json.dumps(done.as_dict())
     assert any("Stall of the other models" in part for part in tile_parts(done) if isinstance(part, str))
-    assert len(done.frame()) == 1
+    assert len(done.frame) == 1 and "dit-moe" in done._repr_html_()
+    assert len(done.plot().axes[0].patches) == 6  # two spans and a stall, simulated and measured
 
 
 def test_a_model_without_paper_tiles_is_refused() -> None:
@@ -107,23 +110,52 @@ def test_statistics_of_speedups_are_told_beside_the_paper() -> None:
     assert done.as_dict()["paper"]["maximum"] == 1.62
     text = " ".join(part for part in speedup_parts(done) if isinstance(part, str))
     assert "Skewed calls gain more" in text and "No call loses here" in text
+    assert "No call loses here" in done._repr_html_() and len(done.frame) == 2
+    assert [list(line.get_ydata()) for line in done.plot().axes[0].lines[1:]] == [[1.1], [1.8]]
 
 
 def test_crossing_experts_can_make_interleaving_slower() -> None:
     lost = losing_case()
-    assert lost["hidden"] == LARGE_EXPERTS["hidden"]
-    assert lost["speedup"] < 0.94
-    assert lost["weight_hits_interleaved_pct"] < lost["weight_hits_wave_pct"] - 20
+    assert lost["speedup"] < 0.98
+    assert lost["weight_hits_interleaved_pct"] < lost["weight_hits_wave_pct"] - 15
+
+
+def test_with_the_papers_tiles_a_call_with_large_experts_loses_to_hbm() -> None:
+    call = {"model": "dsv4-pro", "numbers": "w8a8", "tokens": 2048, "ranks": "symmetric"}
+    rows = [
+        {f"workload.{key}": value for key, value in (call | {"policy": policy}).items()}
+        | {"makespan_us": time, "stall_total_us": 1.0, "roles.mma.lanes": 74}
+        for policy, time in (("expert_wave", 97.0), ("interleaved", 100.0))
+    ]
+    done = Speedups(by_call(pd.DataFrame(rows)), {}, "paper")
+    slowest, wave_us, interleaved_us = hbm_of_slowest(done)
+    assert slowest["model"] == "dsv4-pro" and interleaved_us > 1.3 * wave_us > 0
+    assert "1 calls lose" in done._repr_html_()
+
+
+def test_main_loops_of_the_paper_lie_on_a_line_over_what_an_sm_takes_in() -> None:
+    """Seven of the eight within 20 %; DSv4-Flash's L1, 7.40 us, is half of what its depth takes elsewhere."""
+    machine = paper_machine()
+    feed = float(machine["compute.sm_feed"]["value"].removesuffix(" GB/s"))
+    fixed = float(machine["compute.tile_fixed"]["value"].removesuffix(" us"))
+    off = []
+    for name, tile in x_stage.tiles().items():
+        sizes = model(name)
+        for depth, us in ((sizes.hidden, tile.l1_main_loop_us), (sizes.intermediate, tile.l2_main_loop_us)):
+            off.append(abs((fixed + (128 + 96) * depth / feed / 1e3) / us - 1))
+    assert sorted(off)[-2] < 0.2 < 0.5 < max(off)
+    assert xs.load_machine("hgx-b200", machine).compute.sm_feed.value == round(feed * 1e6)
 
 
 def test_a_small_lead_starves_l2_and_a_large_one_costs_ring_space() -> None:
-    curve = lead_curve("dsv4-flash", 4096, [0, 192, 1152, 6144], workers=1)
+    curve = xs.paper_lead("dsv4-flash", 4096, [0, 192, 1152, 6144], workers=1)
     first, _, knee, last = curve.rows
     assert first["makespan_us"] > 1.5 * knee["makespan_us"]
     assert first["l2_input_wait_us"] > 10 > 0.5 > last["l2_input_wait_us"]
     assert last["ring_mib"] > 4 * knee["ring_mib"]
     assert curve.knee_rows == 1152
-    assert "D_knee: 1152 rows" in lead_parts(curve)[-1]
+    assert "D_knee: 1152 rows" in lead_parts(curve)[-1] and "1152" in curve._repr_html_()
+    assert [list(axes.lines[0].get_xdata()) for axes in curve.plot().axes] == [[0, 192, 1152, 6144]] * 2
 
 
 def test_workers_give_what_one_process_gives_in_order() -> None:
@@ -131,3 +163,10 @@ def test_workers_give_what_one_process_gives_in_order() -> None:
     assert map_on_workers(abs, [-3, 2, -1], 2, lambda done, of: seen.append((done, of))) == [3, 2, 1]
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert map_on_workers(abs, [-3, 2, -1], 1) == [3, 2, 1]
+
+
+def test_tiles_of_nobody_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="tiles = 'mine'"):
+        xs.paper_speedups(tmp_path / "out", tiles="mine")
+    assert not (tmp_path / "out").exists()
+    assert main(["paper", "speedups", "--tiles", "mine"]) == 2

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .counted_progress import Report, unreported
+from .output import parts_html
 from .workers import map_on_workers
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 BLOCK_M = 192
 LEADS = (0, 192, 384, 576, 768, 960, 1152, 1536, 2304, 3072, 6144, 12288)
@@ -41,13 +43,29 @@ class LeadCurve:
     def as_dict(self) -> dict[str, Any]:
         return {"model": self.model, "tokens": self.tokens, "knee_rows": self.knee_rows, "rows": self.rows}
 
+    @property
     def frame(self) -> pd.DataFrame:
+        """One row a lead."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
 
+    def plot(self) -> Figure:
+        """Makespan and ring over the lead, with its knee."""
+        from .plots.paper_figures import lead_figure
 
-def lead_curve(
+        return lead_figure(self.frame, self.knee_rows)
+
+    def __repr__(self) -> str:
+        return f"<LeadCurve of {self.model}, {self.tokens} tokens: D_knee {self.knee_rows} rows>"
+
+    def _repr_html_(self) -> str:
+        from .paper_tables import lead_parts
+
+        return parts_html(lead_parts(self))
+
+
+def paper_lead(
     model: str = "dsv4-flash",
     tokens: int = 8192,
     leads: Sequence[int] = LEADS,

@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .counted_progress import Report, unreported
+from .output import parts_html
 from .workers import map_on_workers
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from .sim.machine import Machine
 
@@ -46,7 +48,7 @@ STALL_TOLERANCE_US = 0.5
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class PaperTilesResult:
+class TileComparison:
     """`rows`: a model each, measured and simulated; `fitted`: the two constants."""
 
     rows: list[dict[str, Any]]
@@ -76,10 +78,26 @@ class PaperTilesResult:
             "stall_mean_error_us": self.stall_mean_error_us, "paper_stall_mean_error_us": self.paper_stall_mean_error_us,
         }  # fmt: skip
 
+    @property
     def frame(self) -> pd.DataFrame:
+        """One row a model."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
+
+    def plot(self) -> Figure:
+        """Spans and stalls, measured and simulated."""
+        from .plots.paper_figures import tiles_figure
+
+        return tiles_figure(self.frame)
+
+    def __repr__(self) -> str:
+        return f"<TileComparison of {', '.join(row['model'] for row in self.rows)}>"
+
+    def _repr_html_(self) -> str:
+        from .paper_tables import tile_parts
+
+        return parts_html(tile_parts(self))
 
 
 def paper_tiles(
@@ -90,7 +108,7 @@ def paper_tiles(
     seeds: int = SEEDS,
     workers: int = 2,
     progress: Report = unreported,
-) -> PaperTilesResult:
+) -> TileComparison:
     """Simulate all 8 ranks of each model under both policies, once for each seed, and compare with the paper.
 
     Numbers are medians over L2 tiles of the busiest rank, and of those the mean over `seeds` routings (which experts are
@@ -122,7 +140,7 @@ def paper_tiles(
         _row(model, {policy: [by_point[model, policy, seed] for seed in range(seeds)] for policy in POLICIES})
         for model in chosen
     ]
-    return PaperTilesResult(rows, fitted, tokens, exponent, {"wall_s": time.perf_counter() - started})
+    return TileComparison(rows, fitted, tokens, exponent, {"wall_s": time.perf_counter() - started})
 
 
 def fit(machine: Machine | None = None) -> dict[str, float]:

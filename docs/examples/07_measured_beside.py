@@ -1,0 +1,34 @@
+"""Measure this computer, then lay a measured trace beside the simulation of the same Program, op by op.
+
+A core's non-temporal stores fill a finite buffer and then stall: the law of the X-Stage, without a GPU. Takes about 10 s.
+
+    python docs/examples/07_measured_beside.py
+"""
+
+import numpy as np
+from xstage.hw_validate.validate import open_backend
+
+import xstage as xs
+
+SCENARIO = {
+    "question": "How long does a core of this computer issue bursts of 24 KiB with gaps between them?",
+    "machine": "out/this-cpu.yaml",
+    "workload": {"kind": "burst_train", "producers": 1, "burst": "24 KiB", "gap": "0.4 us", "bursts": 12},
+}
+
+with open_backend("cpu", producers=1, quick=True) as hardware:
+    rng = np.random.default_rng(0)
+    calibrated = hardware.calibrate(rng)
+    calibrated.write("out/this-cpu.yaml")
+    run = xs.run(SCENARIO, trace="full")
+    [measured] = hardware.replay([run.trace], rng)
+
+measured.to_parquet("out/measured.parquet")
+beside = xs.beside("out/measured.parquet", SCENARIO)
+beside.write_ops("out/beside.parquet")
+print(
+    beside.parts[["what", "measured_ops", "median_error_pct", "op_median_abs_error_pct"]]
+    .round(1)
+    .to_string(index=False)
+)
+print("xstage report out/beside.parquet -o out/beside.html makes a page of it")

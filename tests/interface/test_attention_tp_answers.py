@@ -1,0 +1,51 @@
+"""What compare, explain and tune say of attention and tensor-parallel scenarios of the catalogue."""
+
+import pytest
+
+import xstage as xs
+
+SMALL = {
+    "attention-wan-piggyback": {"workload.tokens": 16384},
+    "attention-wan-serial": {"workload.tokens": 16384},
+    "attention-x-stage": {},
+    "gemm-rs-llama-fused": {"workload.m": 4096},
+    "gemm-rs-llama-serial": {"workload.m": 4096},
+    "gemm-ar-lamport": {},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_policy_of_a_scenario_runs_and_the_times_are_named(name):
+    rows = xs.compare(name, overrides=SMALL[name]).rows()
+    assert [row["error"] for row in rows] == [None] * len(rows)
+    assert rows[0]["speedup"] == 1
+    for row in rows:
+        assert 0 < row["sender_visible_us"] <= row["makespan_us"]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_bars_of_an_explanation_add_up(name):
+    bars = xs.explain(name, overrides=SMALL[name]).as_dict()["bars"]
+    assert sum(bar["us"] for bar in bars) == pytest.approx(xs.run(name, overrides=SMALL[name]).makespan_us, abs=0.01)
+
+
+def test_tuning_attention_chooses_piggyback_and_reserves_few_sms_where_it_must():
+    done = xs.tune("attention-x-stage").as_dict()
+    assert done["best"]["policy"] == "piggyback"
+    reserved = min(
+        (row for row in done["curve"] if row["policy"] == "reserved_sms"), key=lambda row: row["makespan_us"]
+    )
+    assert 3 <= reserved["parameters"]["sms"] <= 8
+    assert done["best"]["makespan_us"] < reserved["makespan_us"]
+
+
+def test_tuning_a_scatter_chooses_to_shift_rows_by_rank():
+    done = xs.tune("gemm-rs-llama-fused", ["fused", "reshaped"], overrides={"workload.m": 2048}).as_dict()
+    assert done["best"]["policy"] == "reshaped"
+    assert done["best"]["saving_pct"] > 20
+
+
+def test_a_serial_collective_is_the_part_that_comes_from_having_to_send():
+    bars = xs.explain("gemm-rs-llama-serial", overrides=SMALL["gemm-rs-llama-serial"]).as_dict()["bars"]
+    largest = max((bar for bar in bars if bar.get("removed_by")), key=lambda bar: bar["us"])
+    assert largest["cause"] == "what the schedule does to send"

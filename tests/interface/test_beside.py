@@ -1,0 +1,162 @@
+"""A measured trace beside a simulation: which op is which, and how far they differ."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from xstage.sim.calibrated_machine import write_machine
+from xstage.sim.errors import InputError
+
+import xstage as xs
+from xstage.cli import main
+
+from ..hw_validate.made_up_hardware import MadeUpHardware, made_up_machine
+
+SCENARIO = {
+    "name": "train",
+    "question": "How far is it?",
+    "machine": "hgx-b200",
+    "workload": {
+        "kind": "burst_train",
+        "producers": 2,
+        "burst": "16 KiB",
+        "gap": "2 us",
+        "bursts": 5,
+        "mode": "synchronised",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def run():
+    return xs.run(SCENARIO, trace="full")
+
+
+def slower(ops, factor):
+    """The same ops, each `factor` times as long, one after the other on its lane."""
+    took = (ops["end_us"] - ops["start_us"]) * factor
+    end = took.groupby(ops["lane"]).cumsum()
+    return ops.assign(start_us=end - took, end_us=end)
+
+
+def named(run, name, factor, repeats=1):
+    """What a profiler would give: bursts of GPU 0 by name, without task numbers."""
+    spans = run.trace.spans()
+    burst = (
+        spans[spans["phase"] == "burst"]
+        .groupby(["gpu", "task"])
+        .agg(start_us=("start_us", "min"), end_us=("end_us", "max"))
+    )
+    burst = burst.reset_index().sort_values("start_us")
+    table = pd.DataFrame({
+        "gpu": burst["gpu"] + 3, "sm": -1, "lane": 0, "role": "stream 7", "task": -1, "phase": None, "expert": -1,
+        "m_block": -1, "n_block": -1, "op": range(len(burst)), "name": name, "kind": "kernel", "bytes": 0,
+        "start_us": burst["start_us"], "end_us": burst["start_us"] + factor * (burst["end_us"] - burst["start_us"]),
+        "stall_us": np.nan, "wait_us": np.nan, "cause": None,
+    })  # fmt: skip
+    return pd.concat([table] * repeats, ignore_index=True)
+
+
+def test_ops_with_task_numbers_are_joined_one_by_one(run):
+    ops = run.trace.ops()
+    found = xs.beside(slower(ops, 1.25), SCENARIO)
+    assert len(found.ops) == len(ops[ops["kind"] != "task"])
+    known = found.ops[found.ops["measured_issue_us"] > 0]
+    np.testing.assert_allclose(known["error_pct"], 100 * (1 / 1.25 - 1))
+    assert "store:burst" in set(found.parts["what"])
+
+
+def test_names_that_are_parts_of_the_simulation_need_no_match(run):
+    found = xs.beside(named(run, "burst", 1.1), SCENARIO)
+    [part] = found.parts.to_dict("records")
+    assert (part["what"], part["measured_ops"], part["simulated_ops"]) == ("burst", 10, 10)
+    np.testing.assert_allclose(found.ops["error_pct"], 100 * (1 / 1.1 - 1), rtol=1e-6)
+    assert found.median_abs_error_pct == pytest.approx(100 - 100 / 1.1)
+
+
+def test_a_kernel_is_matched_to_the_whole_run_as_often_as_it_ran(run):
+    kernel = named(run, "my_kernel", 1.0).iloc[[0, 0, 0]].assign(end_us=lambda t: t["start_us"] + 20.0)
+    found = xs.beside(kernel, SCENARIO, {"my_kernel": "all"})
+    assert len(found.ops) == 3
+    ops = run.trace.ops()
+    whole = ops[ops["gpu"] == 0]["end_us"].max() - ops[ops["gpu"] == 0]["start_us"].min()
+    np.testing.assert_allclose(found.ops["simulated_issue_us"], whole)
+
+
+def test_parts_with_unequal_counts_are_compared_by_their_medians_alone(run):
+    found = xs.beside(named(run, "b", 2.0).head(7), SCENARIO, {"b": "burst"})
+    [part] = found.parts.to_dict("records")
+    assert (part["measured_ops"], part["simulated_ops"], len(found.ops)) == (7, 10, 0)
+    assert part["median_error_pct"] == pytest.approx(-50, abs=1)
+    assert part["op_median_abs_error_pct"] is None
+
+
+def test_what_was_measured_and_joined_to_nothing_is_said(run):
+    both = pd.concat([named(run, "burst", 1.0), named(run, "memset", 1.0).head(1)], ignore_index=True)
+    assert set(xs.beside(both, SCENARIO).unmatched) == {"memset"}
+
+
+@pytest.mark.parametrize(
+    ("match", "said"),
+    [({}, "share no name"), ({"a": "l9"}, "is no part of the simulation"), ({"c": "burst"}, "was not measured")],
+)
+def test_a_match_that_cannot_be_is_refused(run, match, said):
+    with pytest.raises(InputError, match=said):
+        xs.beside(named(run, "a", 1.0), SCENARIO, match)
+
+
+def test_import_lays_a_profile_beside_a_scenario(tmp_path, capsys):
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "attn", "pid": 0, "tid": 7, "ts": 100 + 200 * i, "dur": 60.0 + i,
+         "args": {"device": 0, "stream": 7}}
+        for i in range(3)
+    ]  # fmt: skip
+    (tmp_path / "profile.json").write_text(json.dumps({"traceEvents": events}))
+    words = ["import", str(tmp_path / "profile.json"), "--beside", "attention-x-stage", "--set", "workload.tokens=4096",
+             "--match", "attn=all", "--ops", str(tmp_path / "ops.parquet"), "--json"]  # fmt: skip
+    assert main(words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["beside"]["joined_ops"], answer["beside"]["parts"][0]["measured_median_us"]) == (3, 61.0)
+    assert len(pd.read_parquet(tmp_path / "ops.parquet")) == 3
+    page = xs.report(tmp_path / "ops.parquet", tmp_path / "page.html")
+    assert page.figures == 1 and page.title.startswith("Measured beside simulated")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "is needed, or --beside SCENARIO"),
+        (["-o", "t.parquet", "--match", "a=b"], "needs --beside SCENARIO"),
+        (["--beside", "isolated-burst", "--match", "nothing"], "is no NAME=PART"),
+        (["--beside", "isolated-burst", "--ops", "t.csv"], "has no suffix that can be written"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(tmp_path, capsys, options, said):
+    (tmp_path / "p.json").write_text(
+        '[{"ph": "X", "cat": "kernel", "name": "a", "pid": 0, "ts": 1, "dur": 3, "args": {"device": 0, "stream": 7}}]'
+    )
+    assert main(["import", str(tmp_path / "p.json"), *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_trace_that_a_backend_recorded_stands_beside_the_simulation_of_its_machine(tmp_path):
+    """On made-up hardware, whose drain rate is a tenth lower than that of the machine that is simulated."""
+    machine, slower_machine = made_up_machine("45 GB/s"), made_up_machine("40.5 GB/s")
+    write_machine(machine, tmp_path / "mine.yaml")
+    scenario = {
+        "name": "train",
+        "question": "How far is it?",
+        "machine": str(tmp_path / "mine.yaml"),
+        "workload": {"kind": "burst_train", "producers": 1, "burst": "48 KiB", "gap": "0.2 us", "bursts": 8},
+    }
+    trace = xs.run(scenario, trace="full").trace
+    hardware = MadeUpHardware(machine, runs_on=slower_machine, replay_noise=0.001)
+    [measured] = hardware.replay([trace], np.random.default_rng(0))
+    measured.to_parquet(tmp_path / "measured.parquet")
+    found = xs.beside(tmp_path / "measured.parquet", scenario)
+    by_part = found.parts.set_index("what")
+    simulated_ns, measured_ns = (48 * 1024 / drain_gbs - 200 for drain_gbs in (45, 40.5))  # V/R - G, the steady state
+    expected = 100 * (simulated_ns / measured_ns - 1)
+    assert by_part.loc["store:burst", "median_error_pct"] == pytest.approx(expected, abs=0.5)
+    assert by_part.loc["compute:gap", "median_error_pct"] == pytest.approx(0, abs=0.2)

@@ -1,0 +1,112 @@
+"""`xstage figures`: every figure beside its table, the same bytes again, from the table alone too."""
+
+import hashlib
+import json
+
+import pandas as pd
+import pytest
+from xstage.sim.errors import InputError
+
+import xstage as xs
+from xstage.cli import main
+from xstage.figure_list import DRAWINGS
+from xstage.reach_tables import published_table, topology_table
+from xstage.shape_tables import calls_table
+
+QUICK = ["knee"]
+
+
+def digests(folder):
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())}
+
+
+def test_the_command_writes_each_figure_and_its_table(tmp_path, capsys):
+    words = ["figures", "-o", str(tmp_path), "--only", ",".join(QUICK), "--format", "svg", "--json"]
+    assert main(words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [figure["name"] for figure in answer["figures"]] == QUICK
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(
+        f"{name}.{kind}" for name in QUICK for kind in ("csv", "svg")
+    )
+
+
+def test_figures_are_the_same_to_the_byte_when_made_again_and_when_redrawn(tmp_path):
+    for folder in ("once", "twice"):
+        xs.figures(tmp_path / folder, QUICK, formats=["png", "svg", "pdf"])
+    once = digests(tmp_path / "once")
+    assert len(once) == 4 * len(QUICK)
+    assert digests(tmp_path / "twice") == once
+    for file in (tmp_path / "twice").glob("*.[ps]*[gf]"):
+        file.unlink()
+    xs.figures(tmp_path / "twice", QUICK, formats=["png", "svg", "pdf"], redraw=True)
+    assert digests(tmp_path / "twice") == once
+
+
+def test_an_edited_table_is_what_redraw_draws(tmp_path):
+    xs.figures(tmp_path, ["topologies"], formats=["svg"])
+    before = (tmp_path / "topologies.svg").read_bytes()
+    table = pd.read_csv(tmp_path / "topologies.csv")
+    table.loc[0, "gbs"] = 1.0
+    table.to_csv(tmp_path / "topologies.csv", index=False)
+    done = xs.figures(tmp_path, ["topologies"], formats=["svg"], redraw=True)
+    assert (tmp_path / "topologies.svg").read_bytes() != before
+    assert done.plot("topologies").axes[0].images[0].get_array()[0, 1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"only": ["kne"]}, "is no figure"),
+        ({"only": []}, "names no figure"),
+        ({"formats": ["gif"]}, "is no format of a figure"),
+        ({"only": ["knee"], "redraw": True}, "cannot be read"),
+        ({"only": ["calls"], "calls": "nowhere"}, "cannot be read"),
+        ({"only": ["published"], "published": "nowhere.json"}, "cannot be read"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path, options, said):
+    with pytest.raises(InputError, match=said):
+        xs.figures(tmp_path, **options)
+    assert not list(tmp_path.glob("*.svg"))
+
+
+def test_a_file_that_is_no_answer_of_published_is_refused(tmp_path):
+    (tmp_path / "run.json").write_text('{"rows": [{"kind": "megamoe"}]}')
+    with pytest.raises(InputError, match=r"is no answer of `xstage published --json`"):
+        published_table(tmp_path / "run.json")
+
+
+def test_a_folder_of_another_sweep_is_refused(tmp_path):
+    pd.DataFrame({"point": [0], "makespan_us": [1.0]}).to_parquet(tmp_path / "points.parquet")
+    with pytest.raises(InputError, match=r"is no table of MegaMoE calls: it lacks a column"):
+        calls_table(tmp_path)
+
+
+def test_calls_of_a_sweep_folder_have_the_speedup_of_the_two_orders(tmp_path):
+    points = pd.DataFrame({
+        "workload.model": "dsv4-flash", "workload.numbers": "w8a8", "workload.tokens": 2048, "workload.ranks": "all",
+        "workload.policy": ["expert_wave", "interleaved"], "makespan_us": [120.0, 100.0], "stall_total_us": [296.0, 0.0],
+        "roles.mma.lanes": 74, "error": None,
+    })  # fmt: skip
+    points.to_parquet(tmp_path / "points.parquet")
+    [call] = calls_table(tmp_path).to_dict("records")
+    assert (call["routing"], call["speedup"], call["stall_wave_us_per_sm"]) == ("skewed", pytest.approx(1.2), 2.0)
+
+
+def test_pairs_of_a_switch_share_the_egress_evenly_and_islands_are_slower_outside():
+    table = topology_table(("hgx-h100", "hgx-h100-rails"))
+    even = table[table["machine"] == "hgx-h100"]["gbs"]
+    facts = xs.topology("hgx-h100").facts
+    assert even.nunique() == 1 and even.iloc[0] * 7 == pytest.approx(facts["all_to_all_gbs"])
+    rails = table[table["machine"] == "hgx-h100-rails"]
+    inside = rails["source"] // 8 == rails["destination"] // 8
+    assert rails[inside]["gbs"].min() > rails[~inside]["gbs"].max()
+
+
+@pytest.mark.slow
+def test_every_figure_of_the_set_is_drawn_from_its_table(tmp_path):
+    done = xs.figures(tmp_path, formats=["svg"], workers=2)
+    assert [one.name for one in done.drawn] == [drawing.name for drawing in DRAWINGS]
+    first = digests(tmp_path)
+    xs.figures(tmp_path, formats=["svg"], redraw=True)
+    assert digests(tmp_path) == first

@@ -1,0 +1,203 @@
+"""`xstage report`: one page of whatever a command found, with everything in it and nothing to fetch."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from xstage.hw_validate import validate
+from xstage.plots.html_page import MOST_ROWS, Page, Section, Table, cell, render, table_of
+from xstage.sim.errors import InputError
+
+import xstage as xs
+from xstage.cli import main
+from xstage.paper_calls import Speedups
+
+from ..hw_validate.made_up_hardware import MadeUpHardware
+
+SMALL_MOE = ["megamoe-flash-wave", "--set", "workload.tokens=512"]
+ANSWERS = {
+    "run": ["run", "isolated-burst", "--set", "workload.burst=40KiB"],
+    "compare": ["compare", *SMALL_MOE, "--policies", "expert_wave,interleaved"],
+    "explain": ["explain", "synchronised-train"],
+    "tune": ["tune", "gemm-ar-lamport", "--policies", "serial,fused", "--runs", "2"],
+    "audit": ["audit", "--machine", "hgx-b200", "--producers", "148", "--bytes", "32KiB", "--gap", "4us"],
+    "scenarios": ["scenarios", "list"],
+}  # fmt: skip
+VOID = {"meta", "link", "br", "img", "hr", "input", "path", "use"}
+
+
+class Checked(HTMLParser):
+    """Follows the elements of a page: what is open, how many of each there were, and what attributes point to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.links = [], {}, []
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.seen[tag] = self.seen.get(tag, 0) + 1
+        self.links += [value for name, value in attributes if name in ("href", "src", "xlink:href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture
+def answer(tmp_path, capsys):
+    """Runs a command with --json and returns the file with its answer."""
+
+    def run(name):
+        assert main([*ANSWERS[name], "--json"]) == 0
+        file = tmp_path / f"{name}.json"
+        file.write_text(capsys.readouterr().out)
+        return file
+
+    return run
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_answer_becomes_a_page_that_fetches_nothing(answer, tmp_path, name):
+    page = xs.report(answer(name), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    found = Checked(text)
+    assert found.seen["table"] == page.tables and found.seen.get("svg", 0) == page.figures
+    assert all(link.startswith("#") for link in found.links)
+    assert not re.search(r"(src|href)=|url\((?!#)|@import|fetch\(", re.sub(r'xlink:href="#', "", text))
+    assert "How to get it again" in text and "xstage " + " ".join(ANSWERS[name])[:12] in text
+
+
+def test_a_page_says_the_numbers_of_its_answer(answer, tmp_path):
+    file = answer("run")
+    xs.report(file, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    found = json.loads(file.read_text())
+    assert f'data-value="{found["makespan_us"]}"' in text
+    assert "workload.burst=40KiB" in text  # the command
+    assert re.search(r'<td class="text">burst</td><td class="text">40 KiB</td>', text)  # the workload that it meant
+    assert "arXiv 2607.23264" in text  # where the machine's numbers are from
+
+
+def test_the_same_answer_gives_the_same_page(answer, tmp_path):
+    file = answer("run")
+    for name in ("a.html", "b.html"):
+        xs.report(file, tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_a_validation_becomes_a_page_with_its_law_and_its_ops_another(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(validate, "open_backend", lambda *options, **others: MadeUpHardware())
+    assert main(["validate", "--programs", "4", "--ops", str(tmp_path / "ops.parquet"), "--json"]) == 0
+    (tmp_path / "validate.json").write_text(capsys.readouterr().out)
+    page = xs.report(tmp_path / "validate.json", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert page.figures == 1 and "made up &lt;b&gt;&amp;&lt;/b&gt;" in text and "(agrees)" in text
+    assert xs.report(tmp_path / "ops.parquet", tmp_path / "ops.html").figures == 1
+    assert "the median absolute error of an op is" in (tmp_path / "ops.html").read_text()
+
+
+def test_published_predictions_become_a_page_with_every_row(tmp_path, capsys):
+    rows = ["100", "110"]
+    head = (
+        "source_url,gpu,ranks,hidden,intermediate,experts,topk,tokens_per_rank,"
+        "act_dtype,weight_dtype,combine_dtype,variant,time_us"
+    )
+    line = "https://example.org/a,B200,8,4096,2048,256,6,8,fp8_e4m3,fp4_e2m1,bf16,megamoe_sm100_wave,"
+    (tmp_path / "mine.csv").write_text("\n".join([head, *(line + time for time in rows)]) + "\n")
+    assert main(["published", "--data", str(tmp_path / "mine.csv"), "--workers", "1", "--json"]) == 0
+    (tmp_path / "answer.json").write_text(capsys.readouterr().out)
+    page = xs.report(tmp_path / "answer.json", tmp_path / "page.html")
+    assert page.figures == 1
+    assert (tmp_path / "page.html").read_text().count("https://example.org/a") == 2
+
+
+def test_what_paper_found_becomes_pages(tmp_path):
+    curve = xs.paper_lead("dsv4-flash", 512, (192, 960), workers=1)
+    (tmp_path / "lead.json").write_text(json.dumps({"schema_version": 1} | curve.as_dict()))
+    page = xs.report(tmp_path / "lead.json", tmp_path / "lead.html")
+    assert page.figures == 1 and page.title == "The row lead of dsv4-flash, 512 tokens a rank"
+
+    calls = pd.DataFrame({
+        "model": "dit-moe", "numbers": ["w4a8", "w8a8"], "tokens": 2048, "routing": "balanced", "wave_us": 120.0,
+        "interleaved_us": 100.0, "speedup": [1.2, 1.3], "stall_wave_us_per_sm": 2.0, "stall_interleaved_us_per_sm": 1.0,
+        "stall_reduction_pct": 50.0,
+    })  # fmt: skip
+    answer = {"schema_version": 1} | Speedups(calls, {}).as_dict()
+    (tmp_path / "calls.json").write_text(json.dumps(answer))
+    assert xs.report(tmp_path / "calls.json", tmp_path / "calls.html").figures == 1
+    assert "1.249 times as fast in the geometric mean of 2 calls" in (tmp_path / "calls.html").read_text()
+
+
+def test_a_trace_becomes_a_page(tmp_path, capsys):
+    assert main(["run", "isolated-burst", "--trace", str(tmp_path / "trace.parquet")]) == 0
+    assert main(["report", str(tmp_path / "trace.parquet"), "-o", str(tmp_path / "page.html")]) == 0
+    assert "Trace trace.parquet" in capsys.readouterr().out
+    found = Checked((tmp_path / "page.html").read_text())
+    assert found.seen["svg"] == 1
+
+
+def test_a_sweep_becomes_a_page_over_its_axes(tmp_path):
+    study = {
+        "question": "How long do bursts take?",
+        "scenario": "isolated-burst",
+        "axes": {"workload.burst": ["16 KiB", "32 KiB"], "workload.producers": [10, 20]},
+    }
+    xs.sweep(study, tmp_path / "sweep", workers=1)
+    page = xs.report(tmp_path / "sweep", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert page.figures >= 1 and "How long do bursts take?" in text and "The shortest makespan" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is neither a trace nor an answer"),
+        ("[]", "is no answer of --json"),
+        ('{"a": 1}', "is no answer of --json"),
+    ],
+)
+def test_another_file_is_refused(tmp_path, content, said):
+    (tmp_path / "other.json").write_text(content)
+    with pytest.raises(InputError, match=said):
+        xs.report(tmp_path / "other.json", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_what_is_not_there_or_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is not there"):
+        xs.report(tmp_path / "none.json", tmp_path / "page.html")
+    with pytest.raises(InputError, match="has no suffix that can be written"):
+        xs.report(tmp_path, tmp_path / "page.txt")
+    with pytest.raises(InputError, match="holds no table of a sweep"):
+        xs.report(tmp_path, tmp_path / "page.html")
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(InputError, match="is no column of it"):
+        xs.report(tmp_path / "other.parquet", tmp_path / "page.html")
+
+
+def test_text_of_an_answer_is_no_markup():
+    page = Page("<b>", "", "", [Section("", [Table("", ("a",), [["<script>alert(1)</script>"]])])])
+    assert "<script>alert(1)" not in render(page) and "<b>" not in render(page)
+
+
+def test_a_long_table_says_what_it_leaves_out():
+    page = Page("", "", "", [Section("", [table_of("", pd.DataFrame({"n": range(MOST_ROWS + 5)}))])])
+    assert "5 more rows are left out" in render(page)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, ""), (float("nan"), ""), (True, "yes"), (12345.6, "12,346"), (0.12345, "0.1235"), (7, "7")],
+)
+def test_a_cell_reads_as_people_write(value, shown):
+    assert cell(value) == shown

@@ -1,0 +1,135 @@
+"""`xstage diff`: what differs between two runs, scenarios, machines, studies, schedules or sweeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .output import parts_html, table
+from .sim.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .api import Run
+    from .scenarios.loader import Resolved
+    from .scenarios.schema import Scenario
+    from .sim.machine import Machine
+    from .sim.program import Program
+    from .sweeps.run import Sweep
+
+Comparable: TypeAlias = "str | Path | Mapping[str, Any] | Run | Scenario | Resolved | Machine | Program | Sweep"
+
+LONGEST_CELL = 60
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that is not the same. A side that does not have it is None.
+
+    `relative_pct` is 100 * (new - old) / old, where both are numbers or quantities of one kind and old is not 0. For a
+    column of two sweeps, old and new are those of the point `at` with the largest change, one of `points` that differ.
+    """
+
+    what: str
+    old: Any
+    new: Any
+    relative_pct: float | None = None
+    points: int | None = None
+    at: str | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Difference:
+    """What differs between `old` and `new`, two things of one `kind`. `compared` counts the values looked at."""
+
+    kind: str
+    old: str
+    new: str
+    compared: int
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+    timing: dict[str, float]
+
+    def __bool__(self) -> bool:
+        """Whether anything differs."""
+        return bool(self.changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage diff --json`, without the fields that all answers share."""
+        return {
+            "kind": self.kind,
+            "old": self.old,
+            "new": self.new,
+            "compared": self.compared,
+            "different": len(self.changes),
+            "differences": [asdict(change) for change in self.changes],
+            "notes": list(self.notes),
+        }
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a change: what, old, new, relative_pct, points, at."""
+        import pandas as pd
+
+        return pd.DataFrame(map(asdict, self.changes), columns=list(Change.__dataclass_fields__))
+
+    def __repr__(self) -> str:
+        return f"<Difference of two {self.kind}s: {len(self.changes)} of {self.compared} values>"
+
+    def _repr_html_(self) -> str:
+        return parts_html(difference_parts(self))
+
+
+def diff(old: Comparable, new: Comparable) -> Difference:
+    """What differs between two things of one kind.
+
+    Each is the name of a catalogue entry, a file (scenario, study or machine as .yaml, answer of a command as .json, trace
+    as .parquet, Program as .npz), the folder of a sweep, or such a thing in Python (a mapping is a scenario). A scenario is
+    compared with its machine, a trace by what a run says about it. Raises `InputError` for what is none of these, and for
+    two of different kinds.
+    """
+    from .difference_sources import compared, source_of
+
+    started = time.perf_counter()
+    one, other = source_of(old), source_of(new)
+    if one.kind != other.kind:
+        raise InputError(
+            f"is a {other.kind}, and {one.name} is a {one.kind}", field="new", value=other.name,
+            allowed=f"two of one kind, here another {one.kind}",
+        )  # fmt: skip
+    count, changes, notes = compared(one, other)
+    timing = {"wall_s": time.perf_counter() - started}
+    return Difference(one.kind, one.name, other.name, count, tuple(changes), tuple(notes), timing)
+
+
+def difference_parts(found: Difference) -> list[Any]:
+    """The same for a person."""
+    same = found.compared - len(found.changes)
+    if not found.changes:
+        return [f"{found.old} and {found.new} are the same {found.kind}: {same} values are equal.", *found.notes]
+    head = f"{found.old} (old) and {found.new} (new), each a {found.kind}: {len(found.changes)} of {found.compared}"
+    of_points = any(change.points is not None for change in found.changes)
+    columns = ("what", "old", "new", "relative", *(("points", "largest at") if of_points else ()))
+    rows = [
+        (change.what, _cell(change.old), _cell(change.new), _percent(change.relative_pct),
+         *(("" if change.points is None else change.points, change.at or "") if of_points else ()))
+        for change in found.changes
+    ]  # fmt: skip
+    return [f"{head} {'columns' if of_points else 'values'} differ.", "", table("", columns, rows), *found.notes]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 3]}..."
+
+
+def _percent(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:+.1f} %" if abs(value) >= 0.1 else f"{value:+.2g} %"

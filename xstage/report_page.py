@@ -1,0 +1,169 @@
+"""`xstage report`: what a command found, as one HTML page that needs nothing else.
+
+    an answer of `--json`   run, compare, explain, tune, audit, calibrate, validate, published, paper, and any other
+    a trace .parquet        of a run, of `xstage import`, or the ops of `xstage validate --ops`
+    a folder of a sweep     its table, drawn over its axes
+
+Every page ends with parameters, provenance and how to get it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .plots.html_page import Code, Page, Picture, Section, Table, facts, render
+from .sim.errors import InputError, XstageError
+from .sim.files import write_whole
+
+if TYPE_CHECKING:
+    from .scenarios.loader import Resolved
+
+OF_SCENARIOS = ("run", "compare", "explain", "tune")
+"""Commands whose first word is a scenario."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page that was written: its title, and how many tables, figures and bytes it holds."""
+
+    file: Path
+    title: str
+    tables: int
+    figures: int
+    bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage report --json`, without the fields that all answers share."""
+        return {"report": str(self.file), "title": self.title, "tables": self.tables, "figures": self.figures,
+                "bytes": self.bytes}  # fmt: skip
+
+
+def report(path: str | Path, output: str | Path) -> Report:
+    """Write the page of `path` to `output` (.html), whole or not at all. The same input gives the same bytes.
+
+    Raises `InputError` for what is not there or none of the kinds above, and for an output without the suffix .html.
+    """
+    source, target = Path(path), Path(output)
+    if target.suffix not in (".html", ".htm"):
+        raise InputError("has no suffix that can be written", field="-o", value=str(output), allowed=".html")
+    page = page_of(source)
+    text = render(page)
+    with write_whole(target) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+    return Report(target, page.title, page.count(Table), page.count(Picture), len(text.encode()))
+
+
+def page_of(source: Path) -> Page:
+    """The page of a file or folder. Raises `InputError` as `report` does."""
+    if source.is_dir():
+        from .report_sweeps import sweep_page
+
+        return _with_end(sweep_page(source), source, None)
+    if not source.exists():
+        raise InputError(
+            "is not there", field="PATH", value=str(source), allowed="a .json or .parquet file, or a folder"
+        )
+    with source.open("rb") as stream:
+        begins = stream.read(64)
+    if begins.startswith(b"PAR1"):
+        from .report_traces import trace_page
+
+        return _with_end(trace_page(source), source, None)
+    answer = _answer(source)
+    from .report_answers import answer_page
+
+    return _with_end(answer_page(answer), source, answer)
+
+
+def _answer(source: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"is neither a trace nor an answer of --json: {error}", file=str(source)) from error
+    if not isinstance(found, dict) or "schema_version" not in found:
+        raise InputError("is no answer of --json", file=str(source), allowed="an object with schema_version")
+    return found
+
+
+def _with_end(page: Page, source: Path, answer: dict[str, Any] | None) -> Page:
+    """The page with parameters, provenance and how to get it again behind it."""
+    from . import __version__
+
+    known = answer or {}
+    line = known.get("command")
+    origin: dict[str, Any] = {
+        "made from": source.name,
+        "SHA-256 of it": _digest(source),
+        "written by xstage": known.get("xstage_version"),
+        "this page by xstage": __version__,
+        "seed": known.get("seed"),
+        "time it took, s": known.get("timing", {}).get("wall_s"),
+    }
+    steps = [f"{line} > {shlex.quote(source.name)}" if line else "# the command is not recorded in this file"]
+    steps.append(f"xstage report {shlex.quote(source.name)} -o {shlex.quote(source.stem)}.html")
+    ends = [
+        Section("Provenance", [facts("", {name: value for name, value in origin.items() if value is not None})]),
+        Section("How to get it again", [Code("\n".join(steps))]),
+    ]
+    parameters = _parameters(known)
+    return Page(page.title, page.about, page.lead, [*page.sections, *parameters, *ends])
+
+
+def _digest(source: Path) -> str:
+    from .sweeps.table import FILE
+
+    file = source / FILE if source.is_dir() else source
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _parameters(answer: dict[str, Any]) -> list[Section]:
+    """Machine and workload of a scenario: as the answer says them, or as the command's scenario says them now."""
+    explained = answer.get("explain")
+    if isinstance(explained, dict) and "machine" in explained:
+        return _parameter_sections(explained, "Parameters")
+    resolved = _resolved(answer.get("command"))
+    if resolved is None:
+        return []
+    numbers = [
+        {"name": name, **number.model_dump(mode="json", exclude_none=True)}
+        for name, number in resolved.machine.numbers()
+    ]
+    data = {
+        "scenario": resolved.scenario.model_dump(mode="json"),
+        "machine": {"name": resolved.machine.name, "numbers": numbers},
+    }
+    return _parameter_sections(data, "Parameters, as they are read today")
+
+
+def _resolved(line: str | None) -> Resolved | None:
+    """The scenario of a recorded command; None where there is none, or it can no longer be read."""
+    from .scenarios.loader import load, parse_overrides
+
+    words = shlex.split(line or "")[1:]
+    if len(words) < 2 or words[0] not in OF_SCENARIOS:
+        return None
+    changes = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "--set"]
+    changes += [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
+    try:
+        return load(words[1], parse_overrides(changes))
+    except (XstageError, OSError):
+        return None
+
+
+def _parameter_sections(data: dict[str, Any], heading: str) -> list[Section]:
+    workload = {name: _plain(value) for name, value in data["scenario"]["workload"].items() if value is not None}
+    numbers = [
+        (number["name"], _plain(number["value"]), "assumed" if number.get("assumed") else "", number.get("source", ""))
+        for number in data["machine"]["numbers"]
+    ]
+    machine = Table(f"machine {data['machine']['name']}", ("number", "value", "", "source"), numbers)
+    return [Section(heading, [facts("workload", workload), machine], folded=True)]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, float, str)) else json.dumps(value)

@@ -1,0 +1,223 @@
+"""What one run will take, before it runs: its schedule is built and counted, and a short run of the engine is timed.
+
+Ops and granules are exact. Events follow from them (a granule passes the ports of its route, drains and arrives), time from
+events and what an event takes on this computer and this many GPUs, memory from the tables of the engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .clock import PATIENCE_S, clock
+from .output import progress, table
+from .scenarios.loader import Resolved
+from .sim import program as p
+from .sim.errors import InputError
+from .sim.outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN, Layout
+from .sim.program_view import op_repeats
+from .sim.units import format_size
+
+if TYPE_CHECKING:
+    from .sim.program import Program
+    from .sim.topology import Fabric
+
+REFERENCE_EVENTS = {"compiled": 300_000, "simpy": 10_000}
+"""About how many events the timed run has."""
+LEAST_EVENTS = {"compiled": 2_000_000, "simpy": 20_000}
+"""Runs with fewer are over before anybody asks how far they are."""
+EVENTS_OF_GRANULE = 2  # beside one a port: it drains, and it arrives
+MOST_IN_FLIGHT = {"compiled": 2_000_000, "simpy": 0}  # granules of the timed run, beyond those of its events
+FIRST_POOL = 1 << 14  # granules that the engine has room for at first
+TABLES_OF_TRACE = 3  # records, the table that is made of them, and what is written
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """`ops` and `granules` are counted; the rest is about. `wall_s` is all of it, `build_s` was measured."""
+
+    ops: int
+    granules: int
+    events: int
+    build_s: float
+    wall_s: float
+    memory_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Built(Resolved):
+    """A scenario whose schedule and fabric are made once, and what that took."""
+
+    built: tuple[Program, Fabric] = field(repr=False)
+    build_s: float = 0.0
+
+    @classmethod
+    def of(cls, resolved: Resolved) -> Built:
+        started = time.perf_counter()
+        made = resolved.program(), resolved.fabric()
+        return cls(resolved.scenario, resolved.machine, made, time.perf_counter() - started)
+
+    def program(self) -> Program:
+        return self.built[0]
+
+    def fabric(self) -> Fabric:
+        return self.built[1]
+
+    @cached_property
+    def events(self) -> int:
+        """About how many model events the run has."""
+        return _events(*self.built)
+
+
+def estimate_run(resolved: Resolved, engine: str | None = None, trace: str | None = None) -> RunEstimate:
+    """What `resolved` will take in time and memory. Raises what building its schedule raises."""
+    built = resolved if isinstance(resolved, Built) else Built.of(resolved)
+    program, fabric = built.built
+    layout = Layout.of(program, fabric)
+    simulate_s = expected_s(built, engine)
+    memory = _resident_bytes() + _engine_bytes(program, fabric, layout, trace or resolved.scenario.trace)
+    return RunEstimate(
+        ops=int(op_repeats(program).sum()),
+        granules=layout.max_granules,
+        events=built.events,
+        build_s=built.build_s,
+        wall_s=built.build_s + simulate_s,
+        memory_bytes=memory,
+    )
+
+
+def expected_s(built: Built, engine: str | None = None) -> float:
+    """Seconds that the engine will take for a schedule, by timing it on a short one on the same fabric."""
+    from .sim.execute import simulate
+    from .sweeps.task import warm_up
+
+    chosen = engine or built.scenario.engine
+    if chosen not in REFERENCE_EVENTS:
+        raise InputError("is not known", field="engine", value=chosen, allowed=REFERENCE_EVENTS)
+    program, fabric = _reference(built, REFERENCE_EVENTS[chosen], MOST_IN_FLIGHT[chosen])
+    if chosen == "compiled":
+        warm_up()
+    started = time.perf_counter()
+    done = simulate(program, fabric, chosen, "off")  # type: ignore[arg-type]
+    return built.events * (time.perf_counter() - started) / max(1, done.outcome.events)
+
+
+@contextmanager
+def run_clock(built: Built, engine: str | None = None) -> Iterator[None]:
+    """Say on standard error what runs and, where that takes over two seconds, for how long and how long it will yet."""
+    doing, chosen = f"Simulating {built.scenario.name}", engine or built.scenario.engine
+    expected = expected_s(built, chosen) if built.events > LEAST_EVENTS.get(chosen, built.events) else 0.0
+    with clock(doing, expected) if expected > PATIENCE_S else progress(doing):
+        yield
+
+
+def estimate_parts(found: RunEstimate) -> list[Any]:
+    """An estimate for a person."""
+    rows = [
+        ("ops", f"{found.ops}, and {found.granules} granules at most"),
+        ("events", f"about {found.events:.3g}"),
+        ("time", f"about {found.wall_s:.3g} s, of which {found.build_s:.2g} s to build the schedule"),
+        ("memory", f"about {format_size(found.memory_bytes)}"),
+    ]
+    return [table("", ("", ""), rows)]
+
+
+def peak_memory() -> dict[str, float]:
+    """The most memory that this process has held, as a field of `timing`: it differs from run to run, as times do."""
+    return {"peak_memory_bytes": _resident_bytes()}
+
+
+def cost_parts(timing: dict[str, float]) -> list[Any]:
+    """What a run that took its time has cost, for a person."""
+    if timing["wall_s"] < PATIENCE_S:
+        return []
+    memory = format_size(int(timing["peak_memory_bytes"]))
+    return ["", f"took {timing['wall_s']:.1f} s, {timing['build_s']:.1f} s of it to build the schedule, and {memory}"]
+
+
+def _reference(built: Built, events: int, most_in_flight: int) -> tuple[Program, Fabric]:
+    """A burst of all SMs of all GPUs over all others, with as many lanes and ports, and as many granules in flight.
+
+    What is in flight at a time decides how much of the engine's state stays in the processor's caches.
+    """
+    from .sim.schedules import burst_train
+
+    program, fabric = built.built
+    gpus = program.n_gpus
+    if gpus < 2:
+        return program, fabric
+    size = _mean_granule_bytes(program, fabric)
+    wanted = max(events // (EVENTS_OF_GRANULE + 2), min(_in_flight(program, fabric), most_in_flight))
+    producers = min(built.machine.sms, max(1, wanted // gpus))
+    each = max(1, wanted // (gpus * producers))
+    shape = burst_train.BurstTrain(
+        producers=producers, burst_bytes=each * size, gap_ps=0, bursts=1, mode="free_running",
+        destination="all", gpus=gpus, senders="all",
+    )  # fmt: skip
+    return burst_train.build(built.machine, shape), replace(fabric, granule_bytes=size)
+
+
+def _mean_granule_bytes(program: Program, fabric: Fabric) -> int:
+    """Bytes of a granule in the mean: shares of a scatter are often smaller than a whole one."""
+    granules = Layout.of(program, fabric).max_granules
+    moves = np.isin(program.ops["kind"], (p.STORE, p.LOAD))
+    moved = int((program.ops["bytes"] * op_repeats(program))[moves].sum())
+    return int(np.clip(moved // max(1, granules), 1, fabric.granule_bytes))
+
+
+def _in_flight(program: Program, fabric: Fabric) -> int:
+    """Granules at a time: full stages, and a load for each lane."""
+    room = int(fabric.capacity_gpu[: program.n_gpus].sum())
+    most = room // _mean_granule_bytes(program, fabric) + len(program.lanes)
+    return min(most, Layout.of(program, fabric).max_granules)
+
+
+def _events(program: Program, fabric: Fabric) -> int:
+    """Lane turns, and for each granule the ports of its route, its drain and its arrival.
+
+    Somewhat too many: what a GPU stores to itself passes no port.
+    """
+    repeats, ops = op_repeats(program), program.ops
+    turns = int(repeats.sum())
+    moves = np.isin(ops["kind"], (p.STORE, p.LOAD))
+    if not moves.any() or program.n_gpus < 2:
+        return turns
+    layout = Layout.of(program, fabric)
+    lengths = np.diff(fabric.route_first)
+    ports = float(lengths[lengths > 0].mean()) if lengths.any() else 0.0
+    return turns + round(layout.max_granules * (ports + EVENTS_OF_GRANULE))
+
+
+def _engine_bytes(program: Program, fabric: Fabric, layout: Layout, trace: str) -> int:
+    """What the compiled engine holds beside the schedule, and a full trace beside that."""
+    from .sim import engine_compiled as engine
+
+    lanes, groups, sms = len(program.lanes), len(program.groups), len(layout.sm_gpu)
+    pool = FIRST_POOL
+    while pool < _in_flight(program, fabric):
+        pool *= 4  # as the engine does
+    sizes = (
+        (lanes, engine.LANE_STATE), (lanes, LANE_TOTAL), (groups, engine.GROUP_STATE), (sms, engine.SM_STATE),
+        (fabric.n_ports, engine.PORT_STATE), (fabric.n_ports, PORT_TOTAL), (len(program.counters), engine.COUNTER_STATE),
+        (len(program.slots), engine.SLOT_STATE), (lanes + 4 * groups, engine.WATCHER), (layout.n_spans, SPAN),
+        (pool + pool // 4, engine.GRANULE), (pool + lanes, engine.HEAP),
+    )  # fmt: skip
+    records = layout.max_op_records * OP_RECORD.itemsize + layout.max_granules * GRANULE_RECORD.itemsize
+    kept = TABLES_OF_TRACE * records if trace == "full" else 0
+    return sum(count * dtype.itemsize for count, dtype in sizes) + kept
+
+
+def _resident_bytes() -> int:
+    """The most memory that this process has held so far, which includes the schedule."""
+    from .sweeps.task import peak_bytes
+
+    return peak_bytes()
