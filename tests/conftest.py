@@ -1,6 +1,8 @@
-"""Shared by all tests: a hypothesis profile that never fails for slowness, and the paper's machine."""
+"""Shared by all tests: a hypothesis profile that never fails for slowness, Ctrl-C, and the paper's machine."""
 
 from __future__ import annotations
+
+import signal
 
 import hypothesis
 import pytest
@@ -9,6 +11,7 @@ from xstage.sim.machine import Machine
 
 hypothesis.settings.register_profile("xstage", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("xstage")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so do its children
 
 
 @pytest.fixture(scope="session")
