@@ -15,7 +15,8 @@ MACHINES = [
     pytest.param(entry.name, marks=[] if entry.name in ONE_OF_EACH_KIND else pytest.mark.slow)
     for entry in entries("machine")
 ]
-GPUS = {"hgx-h100-rails": 16, "rtx-pcie5": 2}
+GPUS = {"hgx-h100-rails": 16, "rtx-pcie5": 2, "cpu-epyc-vm": 2}
+PRODUCERS = {"cpu-epyc-vm": 1}
 OTHER = {"reply_arbitration": {"fifo": "fair", "fair": "fifo"}, "kernels": {"sm90": "sm100", "sm100": "sm90"}}
 NEEDS = {
     "drain_rate": "300 GB/s", "link_rate": "50 GB/s", "oversubscription": 2.0, "planes": 2, "gpus_per_node": 4,
@@ -27,7 +28,8 @@ NEEDS = {
 def scenario(machine, **more):
     """Every GPU stores to all others, a little."""
     workload = {
-        "kind": "burst_train", "gpus": GPUS.get(machine, 4), "producers": 4, "burst": "8 KiB", "bursts": 2, "senders": "all",
+        "kind": "burst_train", "gpus": GPUS.get(machine, 4), "producers": PRODUCERS.get(machine, 4), "burst": "8 KiB",
+        "bursts": 2, "senders": "all",
         "destination": "all", "mode": "synchronised",
     }  # fmt: skip
     return {"name": "q", "question": "q?", "machine": machine, "granule": "1 KiB", "workload": workload | more}
