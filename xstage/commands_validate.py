@@ -77,6 +77,15 @@ def calibrate(
         show(*_calibration_parts(answer["calibration"]), *(["", f"written to {output}"] if output else []))
 
 
+def _refuse_on_gpus(repeat: int, busy: bool) -> None:
+    """Raise `InputError` for an option that the CUDA backend does not have."""
+    from .sim.errors import InputError
+
+    for option, value in (("--repeat", repeat if repeat != 1 else None), ("--busy", busy or None)):
+        if value is not None:
+            raise InputError("needs --backend cpu", field=option, value=value)
+
+
 def validate(
     backend: Backend = "cpu",
     report: Annotated[Path | None, typer.Option(help="Write everything to this .html file.")] = None,
@@ -108,6 +117,7 @@ def validate(
     found: Any
     with _progress() as progress:
         if backend == "cuda":
+            _refuse_on_gpus(repeat, busy)
             found = validated_on_gpus(asked, producers, quick, seed, programs, progress)
         else:
             asked.refuse_on_cpu()

@@ -140,6 +140,8 @@ def test_a_plan_is_written_and_the_next_step_told(tmp_path, capsys):
         ["calibrate", "--backend", "cuda", "--producers", "4"],
         ["calibrate", "--backend", "cuda", "--results", "not-there.npz"],
         ["validate", "--backend", "cuda", "--plan", "p.npz"],
+        ["validate", "--backend", "cuda", "--repeat", "2"],
+        ["validate", "--backend", "cuda", "--busy"],
         ["validate", "--backend", "cuda", "--machine", "hgx-h200"],
         ["validate", "--backend", "cuda", "--results", "r.npz", "--transport", "host"],
     ],
