@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..sim.activity import TENSOR_ROLES
+from ..sim.placement import max_over_mean
 
 if TYPE_CHECKING:
     from ..sim.trace import Trace
@@ -27,7 +28,7 @@ def gpu_loads(trace: Trace) -> dict[str, float]:
     busy = np.bincount(lanes["gpu"][mine], weights=trace.outcome.lanes["busy_ps"][mine], minlength=count)
     of_gpus = {"busy": busy, "sent": ports[:count], "received": ports[count : 2 * count]}
     return {
-        f"{name}_max_over_mean": float(load[simulated].max() / load[simulated].mean())
+        f"{name}_max_over_mean": max_over_mean(load[simulated])
         for name, load in of_gpus.items()
         if load[simulated].any()
     }

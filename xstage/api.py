@@ -94,6 +94,8 @@ def run(
     outcome = simulate(program, fabric, engine=chosen, trace=level)
     simulated = time.perf_counter()
     metrics = summarise(outcome)
+    if "rank_load" in program.meta:
+        metrics["rank_load"] = program.meta["rank_load"]
     timing = {
         "wall_s": time.perf_counter() - started,
         "build_s": built - started,

@@ -117,6 +117,9 @@ def run_parts(run: Run) -> list[Any]:
         ("most that a GPU's stage held", format_size(peak)),
         ("simulated", f"{metrics['ops']} ops, {metrics['events']} events in {run.timing['simulate_s']:.2f} s"),
     ]
+    if load := metrics.get("rank_load"):
+        placed, in_order = (f"{load[f'max_over_mean_{when}']:.3f}" for when in ("after", "before"))
+        facts.append(("rows of the busiest rank", f"{placed} times the mean; {in_order} with experts in order"))
     parts: list[Any] = [
         f"{scenario.name}: {scenario.question}",
         f"{scenario.workload.kind} on {scenario.workload.gpus} GPUs of {run.resolved.machine.name}, {run.engine} engine",

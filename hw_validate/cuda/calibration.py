@@ -46,11 +46,6 @@ class Costs:
     barrier_ns: float | None
     noting_ns: float
 
-    @property
-    def release_alone_ns(self) -> float:
-        """A release with nothing to wait for."""
-        return self.release_ns.get(0, 0.0)
-
 
 @dataclass(frozen=True, eq=False)
 class GpuCalibration:

@@ -15,22 +15,23 @@ import numpy as np
 from ...sim.errors import InputError
 from .fused_megamoe import BLOCK_N, SLICE, Fused
 from .job import HOST, Array, Buffer, Grid, Job, Pointer
-from .replay_job import Settings, replay_job
+from .replay_job import TABLES, Settings, replay_job
 
 KERNELS = {3: "megamoe", 2: "megamoe_two_stages"}
 """Kernels of megamoe.cu by their stages."""
 DEFAULTS = Settings()
 NONE = 0xFFFFFFFF
-_POINTERS = (
-    *("ops", "shares", "entries", "runs", "queues", "steps", "groups", "lanes", "ctas", "counters"),
-    *("cursors", "taken", "group_words", "records", "n_records", "times", "barrier", "start_edge", "abort"),
-    *("tiles", "rows", "landing", "own_landing", "source", "own_source", "inputs", "middles", "weights"),
+_OWN = ("tiles", "rows")
+_BY_RANK = (
+    *("landing", "own_landing", "source", "own_source", "inputs", "middles", "weights"),
     *("first_gemm", "second_gemm", "owners", "results"),
 )
-_NUMBERS = {"patience": "u8", "lead_ns": "u8", "weights_first": "u8"} | dict.fromkeys(
-    ("first_cta", "n_ctas", "work_first", "hidden", "intermediate", "topk"), "u4"
+PARAMETERS = np.dtype(
+    TABLES
+    + [(name, "u8") for name in (*_OWN, *_BY_RANK, "weights_first")]
+    + [(name, "u4") for name in ("work_first", "hidden", "intermediate", "topk")],
+    align=True,
 )
-PARAMETERS = np.dtype([(name, "u8") for name in _POINTERS] + list(_NUMBERS.items()), align=True)
 """The struct Parameters of megamoe.cu."""
 
 
@@ -178,9 +179,8 @@ def _grid(fused: Fused, grid: Grid) -> Grid:
     parameters["work_first"] = fused.work_first
     for name in ("hidden", "intermediate", "topk"):
         parameters[name] = getattr(shape, name)
-    pointers = {name: pointer for name, pointer in grid.pointers.items() if name in _POINTERS}
-    for name in _POINTERS:
-        if name not in pointers:
-            own = name in ("tiles", "rows")
-            pointers[name] = Pointer(f"{name}@{grid.gpu}" if own else f"{name}_by_rank@{grid.gpu}")
+    tables = {name for name, _ in TABLES}
+    pointers = {name: pointer for name, pointer in grid.pointers.items() if name in tables}
+    pointers |= {name: Pointer(f"{name}@{grid.gpu}") for name in _OWN}
+    pointers |= {name: Pointer(f"{name}_by_rank@{grid.gpu}") for name in _BY_RANK}
     return Grid(KERNELS[fused.stages], grid.gpu, grid.n_ctas, grid.n_threads, grid.shared_bytes, parameters, pointers)

@@ -29,7 +29,7 @@ from ...sim.schedules.megamoe.kernel import Kernel
 from ...sim.schedules.megamoe.links import part_of_tile
 from ...sim.schedules.megamoe.shape import MegaMoe
 from .job import Array
-from .lower import WARP, Lowered, Target, _divide_shared, lower
+from .lower import WARP, Lowered, Target, divide_shared, lower
 
 BLOCK_M, BLOCK_N, SLICE = 64, 128, 64
 """Tile of megamoe.cu, and the depth of a slice of K (gemm.cuh)."""
@@ -155,7 +155,7 @@ def _with_warps(program: Program, lowered: Lowered, warps: Mapping[str, int], av
     n_warps = int(np.add.reduceat(lanes["n_warps"], ctas["first_lane"]).max()) + 1
     if n_warps > MOST_WARPS:
         raise InputError("are too many for an SM", field="warps", value=n_warps, allowed=f"up to {MOST_WARPS}")
-    _divide_shared(ctas, n_warps * WARP, available)
+    divide_shared(ctas, n_warps * WARP, available)
     tables = lowered.tables | {"lanes": lanes, "ctas": ctas}
     return replace(lowered, tables=tables, n_threads=n_warps * WARP, shared_bytes=total, store_slice=0, load_slice=0)
 

@@ -1,4 +1,4 @@
-"""A Program as tables for the replay kernel (kernels/replay.cu), built with vectorised NumPy.
+"""A Program as tables for the interpreter of the kernels (kernels/lanes.cuh), built with vectorised NumPy.
 
     CTA      an SM that has lanes, of whichever GPU; ranks are ranges of CTAs
     lane     one warp, or several if it stores or loads (`Target.store_warps`, `load_warps`)
@@ -24,7 +24,7 @@ from ...sim.program_check import expand, visits
 from ...sim.program_view import op_repeats
 from .job import Array
 
-# The structs of replay.cu, field by field.
+# The structs of lane_tables.cuh, field by field.
 OP = np.dtype(
     [
         ("kind", "u1"),
@@ -65,7 +65,7 @@ LANE = np.dtype(
 CTA = np.dtype([(name, "u4") for name in ("gpu", "first_lane", "n_lanes", "first_word", "n_words", "log_records")])
 
 SYSTEM_WIDE, ADDS = 1, 4
-"""Flags of an op; see replay.cu."""
+"""Flags of an op; see lane_tables.cuh."""
 
 WARP, MOST_WARPS, MOST_LANES, MOST_LOADS, MOST_SHARES = 32, 24, 15, 16, 32
 LANE_BLOCK_BYTES, RECORD_BYTES, EDGE_BYTES = 2976, 20, 16
@@ -165,7 +165,7 @@ def lower(program: Program, target: Target = Target()) -> Lowered:
     n_warps = int(_by_cta(ctas, lanes["n_warps"]).max(initial=0)) + 1
     if n_warps > MOST_WARPS:
         raise ProgramError(f"the GPU replay has {MOST_WARPS} warps an SM, the lanes of one need {n_warps}")
-    shared_bytes = _divide_shared(ctas, n_warps * WARP, target.shared_bytes)
+    shared_bytes = divide_shared(ctas, n_warps * WARP, target.shared_bytes)
     repeats = op_repeats(program)
     return Lowered(
         n_gpus=program.n_gpus,
@@ -320,7 +320,7 @@ def _slice(lanes: Array, column: str, buffer_bytes: int, piece_bytes: int, field
     return size
 
 
-def _divide_shared(ctas: Array, n_threads: int, available: int) -> int:
+def divide_shared(ctas: Array, n_threads: int, available: int) -> int:
     """What the fixed parts of shared memory leave goes to the records of the lanes. Returns the bytes needed."""
     if not len(ctas):
         return 0

@@ -25,27 +25,16 @@ TIMES = np.dtype(
     + [(name, "u4") for name in ("sm", "status", "spilled", "padding")]
 )
 _CONSTANTS = ("ops", "shares", "entries", "runs", "queues", "steps", "groups", "lanes", "ctas")
-_BY_RANK = ("counters", "landing", "own_landing", "source", "own_source")
+_BUFFERS = ("landing", "own_landing", "source", "own_source")
+_BY_RANK = ("counters", *_BUFFERS)
 _WORKING = ("cursors", "taken", "group_words", "records", "n_records", "times", "start_edge", "abort")
 _LARGE = ("ops", "shares", "entries", "runs")
-_NUMBERS = {
-    "patience": "u8",
-    "lead_ns": "u8",
-    "store_slice": "u8",
-    "load_slice": "u8",
-    "first_cta": "u4",
-    "n_ctas": "u4",
-    "granule_bytes": "u4",
-    "data_seed": "u4",
-    "compute_overhead": "u4",
-    "store_width": "u4",
-    **{f"{name}_bytes": "u4" for name in _LARGE},
-}
+_TABLE_POINTERS = (*_CONSTANTS, "counters", *_WORKING[:6], "barrier", *_WORKING[6:])
+TABLES = [(name, "u8") for name in (*_TABLE_POINTERS, "patience", "lead_ns")] + [("first_cta", "u4"), ("n_ctas", "u4")]
+"""The struct LaneTables of lane_tables.cuh, with which the parameters of every kernel that runs lanes begin."""
+_NUMBERS = ("granule_bytes", "data_seed", "compute_overhead", "store_width", *(f"{name}_bytes" for name in _LARGE))
 PARAMETERS = np.dtype(
-    [(name, "u8") for name in (*_CONSTANTS, *_BY_RANK)]
-    + [(name, "u8") for name in ("cursors", "taken", "group_words", "records", "n_records", "times", "barrier")]
-    + [(name, "u8") for name in ("start_edge", "abort")]
-    + list(_NUMBERS.items()),
+    TABLES + [(name, "u8") for name in (*_BUFFERS, "store_slice", "load_slice")] + [(name, "u4") for name in _NUMBERS],
     align=True,
 )
 """The struct Parameters of replay.cu."""

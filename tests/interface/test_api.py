@@ -115,3 +115,13 @@ def test_doctor_is_a_small_object():
     found = xs.doctor()
     assert found.ok
     assert "numpy" in found._repr_html_()
+
+
+def test_a_run_says_how_even_ranks_are_before_and_after_experts_are_placed_by_load():
+    changes = {"workload.tokens": 128, "workload.ranks": "all", "engine": "compiled", "granule": "4 KiB"}
+    placed = {"workload.placement": {"kind": "eplb", "redundant": 32}}
+    load = xs.run("megamoe-flash-skewed", overrides=changes | placed).metrics["rank_load"]
+    assert sum(load["before"]) == pytest.approx(8 * 128 * 6)
+    assert sum(load["after"]) == pytest.approx(8 * 128 * 6)
+    assert 1 <= load["max_over_mean_after"] < load["max_over_mean_before"]
+    assert "rank_load" not in xs.run("megamoe-flash-skewed", overrides=changes).metrics

@@ -13,15 +13,6 @@ SMALL = {"workload.producers": 4, "engine": "simpy"}
 WORDS = ["--set", "workload.producers=4", "--engine", "simpy"]
 
 
-@pytest.fixture
-def answer(capsys):
-    def run(*words):
-        code = main([*words, "--json"])
-        return code, json.loads(capsys.readouterr().out)
-
-    return run
-
-
 def run_to_file(answer, file, *more):
     code, found = answer("run", "isolated-burst", *WORDS, *more)
     assert code == 0

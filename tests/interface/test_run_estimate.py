@@ -1,6 +1,5 @@
 """`xstage run --estimate` says what a run will take without running it, and a long run says how far it is."""
 
-import json
 import subprocess
 import sys
 
@@ -18,15 +17,6 @@ MOE = {
     "workload": {"kind": "megamoe", "model": "dsv4-flash", "tokens": 64, "policy": "alternating"},
     "granule": "4 KiB",
 }
-
-
-@pytest.fixture
-def answer(capsys):
-    def run(*words):
-        code = main([*words, "--json"])
-        return code, json.loads(capsys.readouterr().out)
-
-    return run
 
 
 @pytest.mark.parametrize("scenario", ["isolated-burst", "islands-all-to-all", "gemm-ar-lamport"])

@@ -1,6 +1,5 @@
 """The contract of `xstage sweep`: agreed fields, exit codes, and progress that leaves standard output alone."""
 
-import json
 import subprocess
 import sys
 
@@ -26,15 +25,6 @@ def study(tmp_path):
         return str(file)
 
     return write
-
-
-@pytest.fixture
-def answer(capsys):
-    def run(*words):
-        code = main([*words, "--json"])
-        return code, json.loads(capsys.readouterr().out)
-
-    return run
 
 
 def test_it_answers_with_the_agreed_fields(answer, study, tmp_path):

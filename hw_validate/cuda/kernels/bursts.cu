@@ -8,24 +8,12 @@
 
 // --- stores
 
-// 32 bytes of a thread in one instruction where there is one (sm_100 or newer).
-XSTAGE_DEVICE void remote_store32(void* address, Vector16 v) {
-#if !defined(XSTAGE_EMULATION) && XSTAGE_ARCH >= 1000
-  asm volatile("st.global.v8.b32 [%0], {%1, %2, %3, %4, %1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
-#else
-  remote_store16(address, v);
-  remote_store16(static_cast<u8*>(address) + 16, v);
-#endif
-}
-
 template <u32 WIDTH>
 XSTAGE_DEVICE void store(u8* to, Vector16 v) {
   if constexpr (WIDTH == 4) remote_store(reinterpret_cast<u32*>(to), v.x);
   if constexpr (WIDTH == 8) remote_store(reinterpret_cast<u64*>(to), static_cast<u64>(v.y) << 32 | v.x);
   if constexpr (WIDTH == 16) remote_store16(to, v);
-  if constexpr (WIDTH == 32) remote_store32(to, v);
+  if constexpr (WIDTH == 32) remote_store32(to, v, v);
 }
 
 // This thread's share of a burst; each warp instruction covers whole lines. Where its last store went, or null.

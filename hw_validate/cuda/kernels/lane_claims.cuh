@@ -9,18 +9,18 @@ namespace xstage {
 // Words of a group lie in shared memory if the whole group is in this CTA.
 template <typename Self>
 XSTAGE_DEVICE u32 group_load(const Self& self, const u32* word) {
-  return self.group().is_in_shared ? load_acquire<xstage::CTA>(word) : load_acquire<GPU>(word);
+  return self.is_group_in_shared() ? load_acquire<xstage::CTA>(word) : load_acquire<GPU>(word);
 }
 template <typename Self>
 XSTAGE_DEVICE void group_add(const Self& self, u32* word, u32 amount) {
-  if (self.group().is_in_shared)
+  if (self.is_group_in_shared())
     add_release<xstage::CTA>(word, amount);
   else
     add_release<GPU>(word, amount);
 }
 template <typename Self>
 XSTAGE_DEVICE u32 group_swap(const Self& self, u32* word, u32 expected, u32 value) {
-  return self.group().is_in_shared ? compare_swap<xstage::CTA>(word, expected, value)
+  return self.is_group_in_shared() ? compare_swap<xstage::CTA>(word, expected, value)
                                  : compare_swap<GPU>(word, expected, value);
 }
 
@@ -36,12 +36,14 @@ XSTAGE_DEVICE bool guards_hold(const Self& self, const Entry& entry, Missing& mi
 #pragma unroll
   for (u32 i = 0; i < 2; ++i) {
     if (entry.guard_counter[i] < 0) continue;
-    const u32* word = self.counter(self.cta().gpu, entry.guard_counter[i]);
+    const u32* word = self.counter(self.gpu(), entry.guard_counter[i]);
     u32 value = entry.guard_is_system_wide ? load_acquire<SYSTEM>(word) : load_acquire<GPU>(word);
+#ifndef XSTAGE_FAULT_NO_GUARDS
     if (!reached(value, entry.guard_count[i])) {
       missing = Missing{word, entry.guard_count[i]};
       return false;
     }
+#endif
   }
   return true;
 }
@@ -122,13 +124,14 @@ XSTAGE_DEVICE u32 take(const Self& self, u32 n_taken, Missing& missing, bool cla
 }
 
 // The entry that this lane runs after `begun` others. NONE: no more. BROKEN: given up.
-// A lane takes the lock only once it has seen something to claim: a lane that waits writes nothing.
+// A lane tries for the lock when it comes, and then only once it has seen something to claim: a lane that waits writes nothing.
 template <typename Self>
 XSTAGE_DEVICE u32 next_entry(const Self& self, u32 begun) {
   u32* taken = self.p.taken + self.group().first_taken;
+  if (group_load(self, self.words + N_TAKEN) > begun) return taken[begun];
   Missing missing{self.words + N_TAKEN, begun + 1};
   Spin spin(self.watch());
-  for (bool holds = false;;) {
+  for (bool holds = group_swap(self, self.words + LOCK, 0, 1) == 0;;) {
     u32 result = BROKEN;
     bool others_took = group_load(self, self.words + N_TAKEN) > begun;
     if (!others_took) {

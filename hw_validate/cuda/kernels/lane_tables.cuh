@@ -1,5 +1,6 @@
 // What lanes work on: the tables of a lowered Program, shared memory of a CTA, and what a thread knows of its lane. Part of
 // lanes.cuh. lower.py writes the tables and replay_job.py reads records and times; their dtypes and the structs are the same.
+// Parameters of a kernel that runs lanes begin with LaneTables.
 #pragma once
 
 #include "device.cuh"
@@ -70,8 +71,33 @@ struct Times {
   u32 sm, status, spilled, padding;
 };
 
+struct LaneTables {
+  const Op* ops;
+  const Share* shares;
+  const Entry* entries;
+  const Run* runs;
+  const Queue* queues;
+  const Step* steps;
+  const Group* groups;
+  const Lane* lanes;
+  const Cta* ctas;
+  u32* const* counters;  // by GPU
+  u32* cursors;          // of shared queues of this GPU
+  u32* taken;            // lists of entries taken, by group
+  u32* group_words;      // initial state of groups; those that span CTAs live here
+  Record* records;
+  u32* n_records;
+  Times* times;
+  u32* barrier;          // of all CTAs of all GPUs
+  u64* start_edge;       // on the global timer of this GPU
+  u32* abort;
+  u64 patience;          // ticks
+  u64 lead_ns;
+  u32 first_cta, n_ctas;
+};
+
 static_assert(sizeof(Op) == 32 && sizeof(Entry) == 32 && sizeof(Group) == 40 && sizeof(Lane) == 48, "as in lower.py");
-static_assert(sizeof(Record) == 20 && sizeof(Times) == 48, "as in replay_job.py");
+static_assert(sizeof(Record) == 20 && sizeof(Times) == 48 && sizeof(LaneTables) == 176, "as in replay_job.py");
 
 // --- shared memory of a CTA
 
@@ -96,21 +122,16 @@ XSTAGE_DEVICE u8* load_targets(const Cta& cta) { return reinterpret_cast<u8*>(la
 XSTAGE_DEVICE u32* group_words(const Cta& cta) { return reinterpret_cast<u32*>(load_targets(cta) + cta_threads() * 16); }
 XSTAGE_DEVICE Record* lane_logs(const Cta& cta) { return reinterpret_cast<Record*>(group_words(cta) + (cta.n_words + 3) / 4 * 4); }
 
-// What a thread knows of its lane. Little of it is kept in registers, which the Work needs more.
-template <typename Parameters>
-struct Lanes {
-  const Parameters& p;
-  u32* words;  // of the group
+XSTAGE_DEVICE u32* counter_word(u32* counters, i32 number) { return counters + static_cast<u64>(number) * COUNTER_WORDS; }
+
+// A thread's place in its lane.
+struct LaneThread {
   u32 slot, thread, n_threads;
 
+  XSTAGE_DEVICE LaneThread(const Lane& lane, u32 slot)
+      : slot(slot), thread(thread_index() - lane.first_warp * WARP), n_threads(lane.n_warps * WARP) {}
+
   XSTAGE_DEVICE bool is_leader() const { return thread == 0; }
-  XSTAGE_DEVICE const Cta& cta() const { return p.ctas[p.first_cta + cta_index()]; }
-  XSTAGE_DEVICE const Lane& lane() const { return p.lanes[cta().first_lane + slot]; }
-  XSTAGE_DEVICE const Group& group() const { return p.groups[lane().group]; }
-  XSTAGE_DEVICE LaneBlock& block() const { return lane_blocks()[slot]; }
-  XSTAGE_DEVICE Watch watch() const { return Watch{p.abort, p.patience}; }
-  XSTAGE_DEVICE u64 start() const { return start_edge()->clock; }
-  XSTAGE_DEVICE u32* counter(u32 gpu, i32 number) const { return p.counters[gpu] + static_cast<u64>(number) * COUNTER_WORDS; }
 
   XSTAGE_DEVICE void meet() const {
     if (n_threads == WARP)
@@ -118,6 +139,30 @@ struct Lanes {
     else
       sync_named(1 + slot, n_threads);
   }
+};
+
+// What a thread knows of its lane, read again whenever it is asked for: registers are left to the Work. Every other class in
+// its place answers the same questions.
+template <typename Parameters>
+struct RereadLane : LaneThread {
+  const Parameters& p;
+  u32* words;  // of the group
+
+  XSTAGE_DEVICE RereadLane(const Parameters& p, const Lane& lane, u32* words, u32 slot)
+      : LaneThread(lane, slot), p(p), words(words) {}
+
+  XSTAGE_DEVICE const Cta& cta() const { return p.ctas[p.first_cta + cta_index()]; }
+  XSTAGE_DEVICE const Lane& lane() const { return p.lanes[cta().first_lane + slot]; }
+  XSTAGE_DEVICE const Group& group() const { return p.groups[lane().group]; }
+  XSTAGE_DEVICE bool is_group_in_shared() const { return group().is_in_shared != 0; }
+  XSTAGE_DEVICE u32 gpu() const { return cta().gpu; }
+  XSTAGE_DEVICE u32 number() const { return lane().number; }
+  XSTAGE_DEVICE u32 log_records() const { return cta().log_records; }
+  XSTAGE_DEVICE Record* log() const { return lane_logs(cta()) + slot * cta().log_records; }
+  XSTAGE_DEVICE LaneBlock& block() const { return lane_blocks()[slot]; }
+  XSTAGE_DEVICE Watch watch() const { return Watch{p.abort, p.patience}; }
+  XSTAGE_DEVICE u64 start() const { return start_edge()->clock; }
+  XSTAGE_DEVICE u32* counter(u32 home, i32 number) const { return counter_word(p.counters[home], number); }
 };
 
 }  // namespace xstage

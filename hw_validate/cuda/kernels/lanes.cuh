@@ -1,6 +1,5 @@
-// The interpreter of lowered Programs for kernels that compute: persistent, a CTA is an SM, and a few warps of it are a lane.
-// What computing, storing and loading mean is a Work, a class that a kernel brings along (megamoe.cu). The rules are those of
-// replay.cu, which only moves bytes and keeps more in registers, so that less lies between its readings of the clock.
+// The interpreter of lowered Programs: persistent, a CTA is an SM, and a few warps of it are a lane. What computing, storing
+// and loading mean is a Work, a class that a kernel brings along: replay.cu spins and moves bytes, megamoe.cu computes.
 //
 // Ranks are ranges of CTAs of one cooperative grid, or a grid on each of several GPUs that can reach each other's memory;
 // which memory "another GPU" is, the tables of pointers say (lane_tables.cuh).
@@ -15,14 +14,19 @@
 //               with XSTAGE_NO_RECORDS has none.
 //
 // A Work has
-//     Parameters                       the kernel's, which hold the fields of the tables below under the names used here
+//     Parameters                       the kernel's, which begin with LaneTables
+//     Self                             what a thread knows of its lane: RereadLane, or a class with the same members
 //     Work(self)                       in each thread of a lane
 //     is_joint(op)                     whether all threads of the lane do this op together (STORE and LOAD always)
 //     waits_first(op)                  of a joint op: whether its leader waits as it says before all go on
-//     prepare(op)                      each thread, before they meet for a joint op
+//     prepare(self, op)                each thread, before the first time of a joint op is noted; false: give up
 //     run(self, op, task)              the joint op. Loads use cp.async; the lane arrives at their mbarrier for them
 //     spin(self, op, begun)            a COMPUTE of the leader alone
 //     end_task()                       each thread, after the last op of a task
+//
+// Between the two times of an op lies that op and nothing else: no look at the abort word, which is a load from far away, but
+// in waits; no release towards another GPU, which would wait for the lane's own stores, but by the courier. What a Work needs
+// for an op should be in registers or shared memory when `prepare` returns.
 #pragma once
 
 #include "lane_claims.cuh"
@@ -108,7 +112,7 @@ XSTAGE_DEVICE bool lead(const Self& self, Work& work, const Op& op, u64 begun) {
       return true;
     case SIGNAL:
       word = self.counter(op.home, op.counter);
-      if (op.flags & BY_COURIER || op.home != self.cta().gpu) return publish(self, word, op.count, op.flags & SYSTEM_WIDE);
+      if (op.flags & BY_COURIER || op.home != self.gpu()) return publish(self, word, op.count, op.flags & SYSTEM_WIDE);
       bump(Mail{word, op.count, op.flags & SYSTEM_WIDE});
       return true;
     case WAIT:
@@ -126,10 +130,10 @@ XSTAGE_DEVICE bool lead(const Self& self, Work& work, const Op& op, u64 begun) {
 template <typename Self>
 XSTAGE_DEVICE void note(const Self& self, u32 task, u32 op, u64 begun, u64 ended) {
 #ifndef XSTAGE_NO_RECORDS
-  Record record{self.lane().number, task, op, static_cast<u32>(begun - self.start()), static_cast<u32>(ended - self.start())};
+  Record record{self.number(), task, op, static_cast<u32>(begun - self.start()), static_cast<u32>(ended - self.start())};
   u32 place = self.block().n_logged++;
-  if (place < self.cta().log_records)
-    lane_logs(self.cta())[self.slot * self.cta().log_records + place] = record;
+  if (place < self.log_records())
+    self.log()[place] = record;
   else
     self.p.records[fetch_add<GPU>(self.p.n_records, 1)] = record;
 #else
@@ -141,12 +145,13 @@ XSTAGE_DEVICE void note(const Self& self, u32 task, u32 op, u64 begun, u64 ended
 template <typename Self, typename Work>
 XSTAGE_DEVICE bool join(const Self& self, Work& work, const Op& op, u32 task, u32 number, bool is_broken) {
   LaneBlock& block = self.block();
-  work.prepare(op);
+  const bool is_load = op.kind == LOAD, is_timed_from_meeting = op.kind == STORE || op.kind == COMPUTE;
+  is_broken |= !work.prepare(self, op);
   u64 begun = 0;
   if (self.is_leader() && !is_broken) {
     begun = clock_ticks();
     u32 place = load_relaxed<xstage::CTA>(&block.loads_written);
-    if (op.kind == LOAD && place >= self.lane().window)
+    if (is_load && place >= self.lane().window)
       is_broken = !wait_acquire<xstage::CTA>(&block.loads_read, place + 1 - self.lane().window, self.watch());
     else if (work.waits_first(op))
       is_broken = !lead(self, work, op, begun);
@@ -154,14 +159,14 @@ XSTAGE_DEVICE bool join(const Self& self, Work& work, const Op& op, u32 task, u3
   if (self.is_leader() && is_broken) block.is_broken = 1;
   self.meet();
   if (block.is_broken) return false;
-  if (self.is_leader() && (op.kind == STORE || op.kind == COMPUTE)) begun = clock_ticks();
+  if (self.is_leader() && is_timed_from_meeting) begun = clock_ticks();
   work.run(self, op, task);
-  if (op.kind == LOAD)
+  if (is_load)
     cp_async_arrive(&block.arrived[load_relaxed<xstage::CTA>(&block.loads_written) % self.lane().window]);
   self.meet();
   if (!self.is_leader()) return true;
   note(self, task, number, begun, clock_ticks());
-  if (op.kind == LOAD) {
+  if (is_load) {
     u32* word = op.counter < 0 ? nullptr : self.counter(op.home, op.counter);
     Mail mail{word, 1, op.flags & SYSTEM_WIDE};
     block.is_broken = !post(self, block.loads, self.lane().window, &block.loads_written, &block.loads_read, mail);
@@ -213,7 +218,6 @@ XSTAGE_DEVICE void run_lane(const Self& self, Work& work) {
 // The body of a kernel whose lanes do `Work`.
 template <typename Work>
 XSTAGE_DEVICE void run_lanes(const typename Work::Parameters& p) {
-  using Self = Lanes<typename Work::Parameters>;
   const u32 number = p.first_cta + cta_index();
   const Cta& cta = p.ctas[number];
   const Watch watch{p.abort, p.patience};
@@ -258,7 +262,7 @@ XSTAGE_DEVICE void run_lanes(const typename Work::Parameters& p) {
       const Lane& lane = p.lanes[cta.first_lane + slot];
       const Group& group = p.groups[lane.group];
       u32* words = group.is_in_shared ? group_words(cta) + (group.first_word - cta.first_word) : p.group_words + group.first_word;
-      Self self{p, words, slot, thread_index() - lane.first_warp * WARP, lane.n_warps * WARP};
+      const typename Work::Self self(p, lane, words, slot);
       Work work(self);
       run_lane(self, work);
       cp_async_commit();

@@ -31,26 +31,7 @@ struct alignas(16) Row {  // of a pool
   u32 pool_row, padding;
 };
 
-struct Parameters {
-  const Op* ops;
-  const Share* shares;
-  const Entry* entries;
-  const Run* runs;
-  const Queue* queues;
-  const Step* steps;
-  const Group* groups;
-  const Lane* lanes;
-  const Cta* ctas;
-  u32* const* counters;
-  u32* cursors;
-  u32* taken;
-  u32* group_words;
-  Record* records;
-  u32* n_records;
-  Times* times;
-  u32* barrier;
-  u64* start_edge;
-  u32* abort;
+struct Parameters : LaneTables {
   const Tile* tiles;
   const Row* rows;
   u8* const* landing;           // by rank: rows that others return, [tokens][top-k][hidden]
@@ -64,10 +45,8 @@ struct Parameters {
   const u8* const* second_gemm;
   const u32* const* owners;     // by rank: to which rank each pair went, or NONE, [tokens][top-k]
   u8* const* results;           // by rank: [tokens][hidden]
-  u64 patience;
-  u64 lead_ns;
   u64 weights_first;  // bytes before the weights of a source
-  u32 first_cta, n_ctas, work_first, hidden, intermediate, topk;
+  u32 work_first, hidden, intermediate, topk;
 };
 
 static_assert(sizeof(Tile) == 32 && sizeof(Row) == 16 && sizeof(Parameters) == 304, "as in fused_megamoe.py, fused_job.py");
@@ -87,13 +66,13 @@ class MegaMoe {
   static constexpr u32 PULLED = STAGED + Tiles::M * Tiles::N * 2;
 
   using Parameters = ::Parameters;
-  using Self = Lanes<Parameters>;
+  using Self = RereadLane<Parameters>;
 
   XSTAGE_DEVICE explicit MegaMoe(const Self& self) : p_(self.p), n_tasks_(0) {}
 
   XSTAGE_DEVICE bool is_joint(const Op& op) const { return (op.flags & DELIVERS_OR_COMPUTES) != 0; }
   XSTAGE_DEVICE bool waits_first(const Op& op) const { return op.kind == WAIT; }
-  XSTAGE_DEVICE void prepare(const Op&) {}
+  XSTAGE_DEVICE bool prepare(const Self&, const Op&) const { return true; }
   XSTAGE_DEVICE void spin(const Self&, const Op&, u64) const {}
   XSTAGE_DEVICE void end_task() { ++n_tasks_; }
 

@@ -31,18 +31,6 @@ XSTAGE_DEVICE u32 load_relaxed(const u32* word) {
 }
 
 template <Scope S>
-XSTAGE_DEVICE u64 load_relaxed(const u64* word) {
-#ifdef XSTAGE_EMULATION
-  emulation::before_access(word, S);
-  return __atomic_load_n(word, __ATOMIC_RELAXED);
-#else
-  u64 value;
-  XSTAGE_SCOPED(S, "ld.relaxed", ".u64 %0, [%1];", : "=l"(value) : "l"(word) : "memory");
-  return value;
-#endif
-}
-
-template <Scope S>
 XSTAGE_DEVICE u32 load_acquire(const u32* word) {
 #ifdef XSTAGE_EMULATION
   emulation::before_access(word, S);
@@ -74,17 +62,6 @@ XSTAGE_DEVICE void store_relaxed(u32* word, u32 value) {
   emulation::after_write();
 #else
   XSTAGE_SCOPED(S, "st.relaxed", ".u32 [%0], %1;", ::"l"(word), "r"(value) : "memory");
-#endif
-}
-
-template <Scope S>
-XSTAGE_DEVICE void store_relaxed(u64* word, u64 value) {
-#ifdef XSTAGE_EMULATION
-  emulation::before_access(word, S);
-  __atomic_store_n(word, value, __ATOMIC_RELAXED);
-  emulation::after_write();
-#else
-  XSTAGE_SCOPED(S, "st.relaxed", ".u64 [%0], %1;", ::"l"(word), "l"(value) : "memory");
 #endif
 }
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ... import tile_cost
 from ...errors import InputError
-from ...placement import Placement, contiguous
+from ...placement import Placement, compare_load, contiguous
 from ...pools import Pools, pools
 from ...program import Program
 from ...program_builder import ProgramBuilder
@@ -105,7 +105,7 @@ def build(
         built.append(rank)
     early = flags.done(shape, routing, placed, built, receivers)
     add_collective(builder, machine, shape, built, Receivers(receivers, flags, early))
-    return builder.build(**_meta(shape, policy, kernel, release, ranks, built))
+    return builder.build(**_meta(shape, policy, kernel, release, ranks, built), **_rank_load(routing, placed))
 
 
 def _add_rank(builder: ProgramBuilder, rank: Rank, visible: Ints) -> Ints:
@@ -169,6 +169,16 @@ def _check_alike(rows: Pools, shape: MegaMoe) -> None:
             value=round(ratio, 3),
             allowed=f"at most {LARGEST_IMBALANCE}, or ranks: all",
         )
+
+
+def _rank_load(routing: Routing, placed: Placement) -> dict[str, object]:
+    """Rows of each rank with experts in order and as they are placed; nothing if they are in order, or cannot be."""
+    if placed.n_experts % placed.n_ranks:
+        return {}
+    in_order = contiguous(placed.n_experts, placed.n_ranks)
+    if np.array_equal(placed.phy2log, in_order.phy2log):
+        return {}
+    return {"rank_load": asdict(compare_load(routing.expert_rows, in_order, placed))}
 
 
 def _meta(

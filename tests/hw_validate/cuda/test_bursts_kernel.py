@@ -137,40 +137,30 @@ def test_emulated_gpus_have_one_timer():
     assert abs(noted.offsets_ns()["1"]) <= (words[:, 4] - words[:, 0]).min()
 
 
-def test_a_partner_that_never_answers_is_a_deadlock_that_names_the_flag():
+class Unequal(EmulatedDevices):
+    """GPU 1 has another table than GPU 0: its rows have no echo."""
+
+    def run(self, launches, abort, deadline_s):
+        self.live[int(launches[1].parameters["rows"][0])].data.view(e.ROW)["flags"] = 0
+        return super().run(launches, abort, deadline_s)
+
+
+class UnequalWithDeadlines(Unequal):
+    deadlines = True
+
+
+@pytest.mark.parametrize(
+    "devices, error, said",
+    [(Unequal, DeadlockError, None), (UnequalWithDeadlines, KernelTimeoutError, "an SM waited for another")],
+)
+def test_a_partner_that_never_answers_is_a_deadlock_or_with_deadlines_given_up(devices, error, said):
     """The echo asks GPU 1, whose table has the row without an echo: nothing can run any more."""
-
-    class Unequal(EmulatedDevices):
-        def run(self, launches, abort, deadline_s):
-            table = self.live[int(launches[1].parameters["rows"][0])]
-            changed = table.data.view(e.ROW)
-            changed["flags"] = 0
-            return super().run(launches, abort, deadline_s)
-
-    devices = Unequal(BUILDS, gpus=2)
     row = e.row(e.STORE, 0, bytes=KIB, flags=e.ECHO, marks=3)
+    gpus = devices(BUILDS, gpus=2)
     with (
-        open_transport(devices, most_bytes=1 << 20) as transport,
-        BurstRunner(devices, transport, threads=64) as runner,
-        pytest.raises(DeadlockError),
-    ):
-        runner.run(runner.resolve(row))
-
-
-def test_with_deadlines_the_same_partner_is_given_up_and_said():
-    class Unequal(EmulatedDevices):
-        deadlines = True
-
-        def run(self, launches, abort, deadline_s):
-            self.live[int(launches[1].parameters["rows"][0])].data.view(e.ROW)["flags"] = 0
-            return super().run(launches, abort, deadline_s)
-
-    devices = Unequal(BUILDS, gpus=2)
-    row = e.row(e.STORE, 0, bytes=KIB, flags=e.ECHO, marks=3)
-    with (
-        open_transport(devices, most_bytes=1 << 20) as transport,
-        BurstRunner(devices, transport, threads=64) as runner,
-        pytest.raises(KernelTimeoutError, match="an SM waited for another"),
+        open_transport(gpus, most_bytes=1 << 20) as transport,
+        BurstRunner(gpus, transport, threads=64) as runner,
+        pytest.raises(error, match=said),
     ):
         runner.run(runner.resolve(row))
 

@@ -47,7 +47,7 @@ def test_the_message_of_the_compiler_names_file_and_line(tmp_path):
 
 def test_the_text_of_a_kernel_holds_each_header_once_and_those_of_the_host_only_for_the_host():
     text = kernel_text("replay.cu")
-    assert text.count("namespace xstage {") == 4  # device, memory, copy, matrix
+    assert text.count("namespace xstage {") == 7  # device, memory, copy, matrix; lane_tables, lane_claims, lanes
     assert "#include" not in text and "#pragma once" not in text
     assert "namespace xstage::emulation {" in kernel_text("replay.cu", emulation=True)
 
