@@ -173,14 +173,20 @@ def _port_is_shared(stores: pd.DataFrame) -> bool:
 
 @dataclass(frozen=True)
 class Summary:
-    """Many Programs: errors of issue time in percent, of stall in ns a store, and the verdict."""
+    """Many Programs: errors of issue time in percent, of stall in ns a store, and the verdict.
+
+    `programs_without_stall` are those with no stall simulated at all; `without_stall_excess_pct` is by how much more time
+    their stores measured took, in the median, in percent: no more than noise, if there is no stall.
+    """
 
     programs: int
     programs_with_stall: int
+    programs_without_stall: int
     median_abs_error_pct: float
     p90_abs_error_pct: float
     worst_error_pct: float
     stalled_median_abs_error_pct: float | None
+    without_stall_excess_pct: float | None
     makespan_median_abs_error_pct: float
     stall_mean_abs_error_ns: float
     op_median_abs_error_pct: float
@@ -194,16 +200,19 @@ def summarise(comparisons: Sequence[Comparison]) -> Summary:
         raise InputError("is empty", field="comparisons", allowed="one Program or more")
     errors = np.array([c.error_pct for c in comparisons])
     stalled = np.array([c.stalled_share > STALLED_SHARE for c in comparisons])
+    excess = [100 * (c.measured_issue_us / c.simulated_issue_us - 1) for c in comparisons if c.simulated_stall_us <= 0]
     noise = float(np.median([c.noise_pct for c in comparisons]))
     by_op = np.concatenate([_op_errors_pct(c) for c in comparisons if not c.port_is_shared] or [np.zeros(1)])
     median = float(np.median(np.abs(errors)))
     return Summary(
         programs=len(comparisons),
         programs_with_stall=int(stalled.sum()),
+        programs_without_stall=len(excess),
         median_abs_error_pct=median,
         p90_abs_error_pct=float(np.quantile(np.abs(errors), 0.9)),
         worst_error_pct=float(errors[np.argmax(np.abs(errors))]),
         stalled_median_abs_error_pct=float(np.median(np.abs(errors[stalled]))) if stalled.any() else None,
+        without_stall_excess_pct=float(np.median(excess)) if excess else None,
         makespan_median_abs_error_pct=float(np.median([abs(c.makespan_error_pct) for c in comparisons])),
         stall_mean_abs_error_ns=float(np.mean([c.stall_error_ns for c in comparisons])),
         op_median_abs_error_pct=float(np.median(np.abs(by_op))),

@@ -77,6 +77,12 @@ def calibrate(
         show(*_calibration_parts(answer["calibration"]), *(["", f"written to {output}"] if output else []))
 
 
+def _without_stall(replay: dict[str, Any]) -> list[tuple[str, str]]:
+    """Programs in which no stall is predicted: whether any was measured."""
+    excess, count = replay["without_stall_excess_pct"], replay["programs_without_stall"]
+    return [] if excess is None else [(f"more measured in {count} with no stall predicted", f"{excess:+.1f} %")]
+
+
 def _refuse_on_gpus(repeat: int, busy: bool) -> None:
     """Raise `InputError` for an option that the CUDA backend does not have."""
     from .sim.errors import InputError
@@ -142,6 +148,7 @@ def validate(
         ("programs", f"{replay['programs']}, of which {replay['programs_with_stall']} with stall"),
         ("issue time, median error", f"{replay['median_abs_error_pct']:.1f} %"),
         ("issue time, 90 % are within", f"{replay['p90_abs_error_pct']:.1f} %"),
+        *_without_stall(replay),
         ("stall, mean error", f"{replay['stall_mean_abs_error_ns']:.1f} ns a store"),
         ("noise from repeat to repeat", f"{replay['noise_pct']:.1f} %"),
         ("moved since the calibration", "not known" if replay["drift_pct"] is None else f"{replay['drift_pct']:.1f} %"),

@@ -91,6 +91,16 @@ def test_programs_with_stall_are_those_above_a_fifth_of_their_issue_time():
     assert summarise([little, much]).programs_with_stall == 1
 
 
+def test_programs_with_no_stall_simulated_say_how_much_more_was_measured():
+    calm, stalled = table((1.0, 2.0), stall_us=(0.0, 0.0)), table((1.0, 2.0))
+    found = summarise(
+        [compare(calm, table((1.1, 2.2))), compare(calm, table((0.9, 2.0))), compare(stalled, table((5.0, 9.0)))]
+    )
+    assert found.programs_without_stall == 2
+    assert found.without_stall_excess_pct == pytest.approx((10 - 10 / 3) / 2)
+    assert summarise([compare(stalled, stalled)]).without_stall_excess_pct is None
+
+
 def test_percentiles_are_over_programs():
     found = [compare(table((1 + e, 2 + 2 * e)), table((1.0, 2.0))) for e in np.linspace(-0.1, 0.3, 5)]
     summary = summarise(found)
