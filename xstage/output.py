@@ -112,6 +112,7 @@ def run_parts(run: Run) -> list[Any]:
     peak = metrics["occupancy_peak_bytes"]
     facts = [
         ("makespan", f"{metrics['makespan_us']:.3f} us"),
+        *_ends(metrics),
         ("stalled for room in the stage", f"{metrics['stall_total_us']:.3f} us, summed over lanes"),
         ("stored", format_size(metrics["bytes_stored"])),
         ("most that a GPU's stage held", format_size(peak)),
@@ -142,6 +143,16 @@ def run_parts(run: Run) -> list[Any]:
     if by_phase:
         parts += ["", table("how long a task takes, us, by phase", ("phase", "tasks", "median", "95 %"), by_phase)]
     return parts
+
+
+def _ends(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    """The two ends of a run, of which the makespan is the later; none where nothing is sent."""
+    if not metrics["remote_visible_us"]:
+        return []
+    return [
+        ("sender-visible", f"{metrics['sender_visible_us']:.3f} us, when the last lane is free"),
+        ("remote-visible", f"{metrics['remote_visible_us']:.3f} us, when the last byte has arrived"),
+    ]
 
 
 def run_html(run: Run) -> str:

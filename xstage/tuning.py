@@ -381,5 +381,5 @@ def tuning_parts(done: Tuning) -> list[Any]:
                  for t in known[:BEST_SHOWN]]  # fmt: skip
         failed += [(policy, t.error or "") for t in mine[:1] if not known]
     count = len(done.curve)
-    parts += ["", table(f"the best of each policy, of {count} runs", ("policy", "settings", "us"), rows)]
+    parts += ["", table(f"the best of each policy, of {count} runs", ("policy", "settings", "makespan, us"), rows)]
     return [*parts, "", table("cannot run", ("policy", "why"), failed)] if failed else parts

@@ -3,6 +3,7 @@
 import pytest
 
 import xstage as xs
+from xstage.cli import main
 
 SMALL = {
     "attention-wan-piggyback": {"workload.tokens": 16384},
@@ -20,7 +21,20 @@ def test_every_policy_of_a_scenario_runs_and_the_times_are_named(name):
     assert [row["error"] for row in rows] == [None] * len(rows)
     assert rows[0]["speedup"] == 1
     for row in rows:
-        assert 0 < row["sender_visible_us"] <= row["makespan_us"]
+        assert row["makespan_us"] == max(row["sender_visible_us"], row["remote_visible_us"])
+        assert row["speedup"] == pytest.approx(rows[0]["makespan_us"] / row["makespan_us"])
+
+
+def test_tables_name_both_ends_and_what_the_speedup_is_of(capsys):
+    assert main(["compare", "attention-x-stage", "--policies", "serial,piggyback"]) == 0
+    text = capsys.readouterr().out
+    assert "speedups of the makespan over serial" in text
+    [line] = [line for line in text.splitlines() if "sender-visible" in line]
+    assert line.split() == ["policy", "sender-visible", "remote-visible", "makespan"]
+    assert main(["run", "attention-x-stage"]) == 0
+    text = capsys.readouterr().out
+    sender, remote = (float(text.split(f"{end}-visible")[1].split()[0]) for end in ("sender", "remote"))
+    assert sender < remote
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -3,7 +3,7 @@
 Every rank holds all tokens of its share of the heads. Its output rows belong to the ranks that own the tokens: row r to
 rank floor(r / (S / P)), so a tile of rows goes to one rank or, across a border, to two.
 
-    tiles.py    tile sizes, order of the tiles and output buffers of the two kernel families (FA3 on SM90, FA4 on SM100)
+    tiles.py    tile sizes, order of the tiles and output buffers of the kernel families (FA3 on SM90, FA4 on SM100, our own)
     shape.py    `Attention` (what is computed) and `Policy` (how the output travels), with byte volumes
     cost.py     how long a tile takes, from the numbers of the machine
     order.py    in which order a rank works through its tiles

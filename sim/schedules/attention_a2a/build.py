@@ -8,6 +8,7 @@ output buffer back when it has been read out. Two slots join them: free output b
     comm    ACQUIRE staged, STORE                                    `comm_warp`: a third lane of the group
             STORE, guarded by the tile's counter                     `reserved_sms`: SMs of their own
             WAIT for all tiles, launch, permute, STORE, WAIT         `serial`: one lane for the whole GPU
+            STORE, guarded by all tiles; one then WAITs              `serial` of the portable kernel: a lane on every SM
 
 Counters: one a rank counts the parts of tiles that have arrived (`peer`); with `serial` one a rank counts its own finished
 tiles, with `reserved_sms` there is one a tile (`inputs`).
@@ -61,17 +62,20 @@ class _Schedule:
         self.how = policy.name if shape.ranks > 1 else "compute_only"
         self.family = family_of(machine, shape)
         self.tile = shape.tile(self.family)
-        frees_inputs = self.tile.contract in ("early", "start")
-        self.contract = "late" if policy.own_staging and frees_inputs else self.tile.contract
+        self.contract = "late" if policy.own_staging and self.tile.contract == "early" else self.tile.contract
         self.costs = AttentionCosts.of(machine, shape.inputs)
         self.starts_ps = [self.costs.launch_ps + start for start in starts_ps]
         self.sms = machine.sms - (policy.reserved_sms if self.how == "reserved_sms" else 0)
+        if self.tile.static:  # clusters side by side
+            self.sms = max(self.sms - self.sms % self.tile.multicast, 1)
         self.sizes = owner_bytes(shape, self.tile)  # [m-blocks, stores, ranks]
+        self.has_rows = self.sizes.sum(axis=(1, 2)) > 0
         self.builder = ProgramBuilder(shape.ranks)
         self.arrived = self.builder.counters(home=np.arange(shape.ranks), cause="peer")
         self.to_owners = self._rows_to_owners()
         self.mma = self._mma_ops()
-        self.copy = self._copy_ops() if self.how in ("comm_warp", "reserved_sms") else None
+        self.is_one_launch = self.how == "serial" and self.family == "portable"
+        self.copy = self._copy_ops() if self.how in ("comm_warp", "reserved_sms") or self.is_one_launch else None
         self.piggyback = self._owner_stores() if self.how == "piggyback" else None
 
     def build(self) -> Program:
@@ -104,12 +108,6 @@ class _Schedule:
                 {"kind": COMPUTE, "duration_ps": times.resume},
                 {"kind": ACQUIRE, "counter": BUFFER, "count": n},
                 {"kind": COMPUTE, "duration_ps": times.total - times.resume},
-                {**ready, "count": n},
-            ]
-        elif self.contract == "start":
-            ops = [
-                {"kind": ACQUIRE, "counter": BUFFER, "count": n},
-                {"kind": COMPUTE, "duration_ps": times.total},
                 {**ready, "count": n},
             ]
         else:
@@ -179,9 +177,12 @@ class _Schedule:
         tasks = self.builder.tasks(runs[variant], n_seats, phase="attention", m_block=block, n_block=head)
         self._add_computing_groups(rank, tasks + np.arange(len(block)), n_seats)
         if self.how == "reserved_sms":
-            self._add_comm_groups(rank, head, block, ready)
+            kept = np.flatnonzero(self.has_rows[block])
+            self._add_comm_groups(rank, head[kept], block[kept], ready + kept)
+        elif self.is_one_launch:
+            self._add_copies_after_all(rank, head, block, ready)
         elif self.how == "serial":
-            self._add_collective(rank, ready, len(block))
+            self._add_collective(rank, ready, int(self.has_rows[block].sum()))
 
     def _inputs_counters(self, rank: int, tiles: int) -> int:
         if self.how == "reserved_sms":
@@ -202,15 +203,34 @@ class _Schedule:
         ahead = 0 if self.contract == "exit" else UNLIMITED_AHEAD
         builder.groups(gpu=rank, plan=plans, seats=seats, slots=slots, ahead=ahead)
 
-    def _add_comm_groups(self, rank: int, head: Ints, block: Ints, ready: int) -> None:
+    def _add_comm_groups(self, rank: int, head: Ints, block: Ints, ready: Ints) -> None:
         builder, n = self.builder, self.policy.reserved_sms
         assert self.copy is not None
         runs = runs_by_seat(builder, [self.copy])
-        guard = (ready + np.arange(len(block)), 1)
+        guard = (ready, 1)
         tasks = builder.tasks(runs[block], 1, guards=[guard], phase="copy", m_block=block, n_block=head)
         plan = builder.plan(repeat=[(builder.queue(tasks + np.arange(len(block))), NO_QUEUE, UNTIL_EXHAUSTED)])
         seat = Seat("comm", sm=self.sms + np.arange(n), start_ps=self.starts_ps[rank])
         builder.groups(gpu=np.full(n, rank), plan=plan, seats=[seat])
+
+    def _add_copies_after_all(self, rank: int, head: Ints, block: Ints, done: int) -> None:
+        """`serial` in one launch: when all tiles are done, comm lanes of all SMs copy them; one waits for the others'."""
+        builder, policy = self.builder, self.policy
+        for name in ("launch_ps", "a2a_kbs", "permute_kbs"):
+            if getattr(policy, name) is not None:
+                raise InputError("is what the portable kernel shows itself", field=name, value=getattr(policy, name))
+        assert self.copy is not None
+        guard = (done, len(block))
+        runs = runs_by_seat(builder, [self.copy])
+        tasks = builder.tasks(runs[block], 1, guards=[guard], phase="copy", m_block=block, n_block=head)
+        parts = int((self.sizes[:, :, rank] > 0).sum())  # of one head, from one rank
+        count = parts * self.shape.ranks * self.shape.batch * self.shape.local_heads
+        wait = builder.op_list([{"kind": WAIT, "counter": self.arrived + rank, "count": count}])
+        arrive = builder.tasks(wait, 1, guards=[guard], phase="arrive")
+        copies = builder.queue(np.append(tasks + np.arange(len(block)), arrive))
+        plan = builder.plan(repeat=[(copies, NO_QUEUE, UNTIL_EXHAUSTED)])
+        seat = Seat("comm", sm=np.arange(self.sms), start_ps=self.starts_ps[rank])
+        builder.groups(gpu=np.full(self.sms, rank), plan=plan, seats=[seat])
 
     def _add_collective(self, rank: int, done: int, tiles: int) -> None:
         """What `serial` does after attention: each term a task, so that spans show it."""

@@ -1,13 +1,15 @@
 """How long a tile of FlashAttention takes, from its structure and a few numbers of the machine.
 
     step     = max( longer(MMA, softmax) + (1 - overlap) shorter(MMA, softmax),  K and V from L2 )
-    masked   a step on the diagonal of a causal mask hides nothing: the shorter of the two is exposed in full
-    tile     = steps * step + masked steps * overlap * shorter + (Q in, O out) at one SM's share of HBM
+    tile     = steps * step + exposed * overlap * shorter + (Q in, O out) at one SM's share of HBM
 
 with MMA = 2 bm bn (d + d_v) FLOPs at one SM's share of the peak, softmax = bm bn elements at the machine's rate. `overlap`
 is how much of the shorter of the two a KV step hides: the two warp groups of FA3 take turns and hide part of it, the
-softmax warps of FA4 run beside the MMA warp. Where there is a CTA for each tile (contract `exit`), it takes `cta_start`
-before its first MMA, and has to stay for its store, which is then what O costs and is not counted twice.
+softmax warps of FA4 run beside the MMA warp. `exposed` counts steps in which it is not hidden at all. In FA3 those are the
+steps on the diagonal of a causal mask. In FA4 the softmax warps mask while the MMA warp goes on; but a CTA that runs one
+tile (contract `exit`) fills its pipeline with the first half of a step and drains it with the last: half a step of two
+tiles that take turns, a whole one of a single tile. Such a CTA also takes `cta_start` before its first MMA, and has to
+stay for its store, which is then what O costs and is not counted twice.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-FAMILY_OF_KERNELS: dict[str, Family] = {"sm90": "fa3", "sm100": "fa4", "portable": "fa3"}
+FAMILY_OF_KERNELS: dict[str, Family] = {"sm90": "fa3", "sm100": "fa4", "portable": "portable"}
 
 
 @dataclass(frozen=True)
@@ -81,17 +83,18 @@ def family_of(machine: Machine, shape: Attention) -> Family:
 
 def tile_times(costs: AttentionCosts, tile: Tile, shape: Attention) -> TileTimes:
     """Times of the m-blocks of a head, [m-blocks], in row order; the last tile computes all its rows, valid or not."""
-    blocks = -(-shape.tokens // tile.block_m)
+    blocks = tile.blocks(shape.tokens)
     reach = np.minimum(shape.tokens, (np.arange(blocks) + 1) * tile.block_m)
     steps = -(-(reach if shape.causal else np.full(blocks, shape.tokens)) // tile.block_n)
     step, shorter = _step_us(costs, tile, shape)
-    masked = np.minimum(steps, -(-tile.block_m // tile.block_n)) if shape.causal else 0
     q_in = tile.block_m * shape.head_dim * shape.input_bytes / costs.hbm_bytes_per_us
+    exposed: Any
     if tile.contract == "exit":
-        around = costs.cta_start_us
+        exposed, around = 0.5 / tile.softmax_share, costs.cta_start_us
     else:
+        exposed = np.minimum(steps, -(-tile.block_m // tile.block_n)) if shape.causal else 0
         around = tile.block_m * shape.output_dim * ELEMENT_BYTES / costs.hbm_bytes_per_us
-    total = steps * step + masked * costs.overlap * shorter + q_in + around
+    total = steps * step + exposed * costs.overlap * shorter + q_in + around
     resume = np.minimum(total, q_in + tile.resume_steps * step)
     return TileTimes(steps, _whole_ps(total), _whole_ps(resume))
 
@@ -118,7 +121,7 @@ def _step_us(costs: AttentionCosts, tile: Tile, shape: Attention) -> tuple[float
     """One KV step, and the shorter of its MMA and softmax times."""
     elements = tile.block_m * tile.block_n
     mma = 2 * elements * (shape.head_dim + shape.output_dim) / costs.mma_flops_per_us
-    softmax = elements / costs.softmax_per_us
+    softmax = elements / (costs.softmax_per_us * tile.softmax_share)
     kv_bytes = tile.block_n * (shape.head_dim + shape.output_dim) * shape.input_bytes
     load = kv_bytes / tile.multicast / costs.l2_bytes_per_us
     shorter = min(mma, softmax)

@@ -18,7 +18,7 @@ def tile_order(shape: Attention, tile: Tile, rank: int, rotation: bool) -> tuple
     section of heads whose K and V fit into L2, then m-blocks from the last one down.
     With `rotation` a rank begins each head at the rows that rank + 1 owns, and comes to its own rows last.
     """
-    heads, blocks = shape.batch * shape.local_heads, -(-shape.tokens // tile.block_m)
+    heads, blocks = shape.batch * shape.local_heads, tile.blocks(shape.tokens)
     head, position = np.divmod(np.arange(heads * blocks), blocks)
     shift = (rank + 1) * blocks // shape.ranks if rotation else 0
     block = ((blocks - 1 - position if tile.longest_first else position) + shift) % blocks
@@ -41,7 +41,7 @@ def owner_bytes(shape: Attention, tile: Tile) -> Ints:
 
     Row r of a sequence belongs to rank floor(r / (S / P)); rows beyond the sequence are not stored.
     """
-    blocks = -(-shape.tokens // tile.block_m)
+    blocks = tile.blocks(shape.tokens)
     first = np.arange(blocks * tile.stores).reshape(blocks, tile.stores, 1) * tile.rows_per_store
     own = np.arange(shape.ranks) * shape.local_tokens
     low, high = np.maximum(first, own), np.minimum(first + tile.rows_per_store, own + shape.local_tokens)

@@ -5,11 +5,12 @@ costs. The store frees the staging buffer when it has read it out, which is when
 
     late     the buffer is needed again at the end of the next tile: the whole main loop is a drain window
     early    the buffer lies over an input stage that the next tile needs after `resume_steps` KV steps
-    start    the buffer lies over Q, so the next tile cannot begin
     exit     one CTA for each tile: a slow store keeps the CTA on the SM, and its successor waits
 
 Sources: https://github.com/Dao-AILab/flash-attention, hopper/tile_size.h, hopper/epilogue_fwd.hpp, hopper/tile_scheduler.hpp
-(FA3) and flash_attn/cute/flash_fwd_sm100.py, tile_scheduler.py (FA4), read at commit 0251105a.
+(FA3) and flash_attn/cute/flash_fwd_sm100.py, sm100_hd256_2cta_fmha_forward.py, interface.py, tile_scheduler.py (FA4), read
+at commits 0251105a, 001e2737 and 01fc7d1a. `portable` is the kernel of this project (attention_a2a.cu in
+hw_validate/cuda/kernels).
 
     >>> tile_of("fa3", 128, 128, causal=False, tokens=8192).block_n
     176
@@ -24,8 +25,8 @@ from typing import Literal, get_args
 
 from ...errors import InputError
 
-Family = Literal["fa3", "fa4"]
-Contract = Literal["late", "early", "start", "exit"]
+Family = Literal["fa3", "fa4", "portable"]
+Contract = Literal["late", "early", "exit"]
 Inputs = Literal["bf16", "fp8"]
 """Of Q, K and V; the output has 16 bits."""
 
@@ -42,7 +43,10 @@ _FA3_BLOCKS = {  # head dim: (block_m, block_n) without and with a causal mask
 }
 _FA3_WIDE_VALUES = {(64, 256): (128, 96), (64, 512): (64, 64), (192, 128): (128, 128)}
 _FA3_FP8_BLOCKS = {64: (192, 160), 96: (192, 128), 128: (128, 224), 192: (128, 160), 256: (128, 128)}  # masked or not
-_FA4_HEAD_DIMS = (64, 96, 128, 192)
+_FA4_HEAD_DIMS = (64, 96, 128, 192, 256)
+_FA4_PAIRED = (128, 192)
+"""Head dims for which pairs of CTAs share K and V, if values have 128 columns and nothing is masked."""
+_PORTABLE_BLOCKS = {64: (128, 64), 128: (128, 64)}  # head dim: (block_m, block_n)
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,9 @@ class Tile:
     """What one task computes and how its output leaves.
 
     `block_m` query rows in `stores` equal parts, each with an output buffer and a store of its own; K and V in steps of
-    `block_n`. `multicast` CTAs share each load of K and V. `l2_section` is how many bytes of K and V the scheduler keeps
-    in L2 before it goes on to other heads; 0 where heads run one after the other.
+    `block_n`. `multicast` CTAs, a cluster, share each load of K and V and take m-blocks side by side. `l2_section` is how
+    many bytes of K and V the scheduler keeps in L2 before it goes on to other heads; 0 where heads run one after the other.
+    `softmax_share` is how many of the softmax warps there are that the machine's rate of softmax is that of.
     """
 
     block_m: int
@@ -62,6 +67,7 @@ class Tile:
     multicast: int
     longest_first: bool
     l2_section: int
+    softmax_share: float = 1.0
 
     @property
     def rows_per_store(self) -> int:
@@ -70,7 +76,11 @@ class Tile:
     @property
     def static(self) -> bool:
         """Persistent CTAs with a fixed stride, rather than tiles handed out as CTAs become free."""
-        return not self.longest_first
+        return not self.longest_first and self.contract != "exit"
+
+    def blocks(self, tokens: int) -> int:
+        """m-blocks of a head, filled up to whole clusters; the last ones may have no rows."""
+        return -(-tokens // (self.block_m * self.multicast)) * self.multicast
 
 
 def tile_of(
@@ -78,20 +88,24 @@ def tile_of(
 ) -> Tile:
     """The tile that the family's kernel takes. Head dims between those of the table are padded to the next one.
 
-    Not modelled: paged, local and split variants, the transposition of V inside FP8 kernels, FP8 in FA4, 2-CTA MMA of FA4
-    (its CTAs are taken one by one, and there is no kernel for head dim 256, which needs two).
+    Not modelled: paged, local and split variants, the transposition of V inside FP8 kernels, FP8 in FA4. Where tiles are
+    handed out, the CTAs of a pair are taken one by one.
     Raises `InputError` if the family is unknown or has no kernel for the head dim.
     """
     if family not in get_args(Family):
         raise InputError("is unknown", field="family", value=family, allowed=get_args(Family))
-    known = tuple(_FA3_BLOCKS) if family == "fa3" else _FA4_HEAD_DIMS
+    known = {"fa3": tuple(_FA3_BLOCKS), "fa4": _FA4_HEAD_DIMS, "portable": tuple(_PORTABLE_BLOCKS)}[family]
     fitting = [size for size in known if size >= head_dim]
     if not fitting:
         raise InputError(f"has no {family} kernel here", field="head_dim", value=head_dim, allowed=f"1 to {max(known)}")
-    if inputs == "fp8" and family == "fa4":
-        raise InputError("has no fa4 kernel here", field="inputs", value=inputs, allowed="bf16")
+    if inputs == "fp8" and family != "fa3":
+        raise InputError(f"has no {family} kernel here", field="inputs", value=inputs, allowed="bf16")
+    if family == "portable":
+        return _portable(fitting[0], causal)
     if family == "fa3":
         return _fa3(fitting[0], value_dim, causal, tokens, inputs == "fp8")
+    if fitting[0] == 256:
+        return _fa4_256(value_dim)
     return _fa4(fitting[0], value_dim, causal, tokens)
 
 
@@ -113,14 +127,48 @@ def _fa3(head_dim: int, value_dim: int, causal: bool, tokens: int, fp8: bool) ->
 
 
 def _fa4(head_dim: int, value_dim: int, causal: bool, tokens: int) -> Tile:
+    """Two tiles of 128 rows that take turns. With head dim 192 the output lies over Q, and no CTA is persistent."""
     stores = 2 if tokens > 128 else 1
+    paired = head_dim in _FA4_PAIRED and 112 < value_dim <= 128 and not causal and tokens > 256
     return Tile(
         block_m=128 * stores,
         block_n=128,
         stores=stores,
-        contract="exit" if causal else "start" if head_dim == 192 else "late",
+        contract="exit" if causal or head_dim == 192 else "late",
+        resume_steps=0.0,
+        multicast=2 if paired else 1,
+        longest_first=causal,
+        l2_section=50 * MIB if causal else 0,
+    )
+
+
+def _fa4_256(value_dim: int) -> Tile:
+    """A kernel of its own: pairs of CTAs, masked or not, each with one tile of 128 rows and 4 softmax warps, not 8."""
+    if value_dim <= 192:
+        raise InputError("has no fa4 kernel here", field="value_dim", value=value_dim, allowed="that of the queries")
+    return Tile(
+        block_m=128,
+        block_n=128,
+        stores=1,
+        contract="exit",
+        resume_steps=0.0,
+        multicast=2,
+        longest_first=False,
+        l2_section=0,
+        softmax_share=0.5,
+    )
+
+
+def _portable(head_dim: int, causal: bool) -> Tile:
+    """Persistent; Q of the next tile comes to the second of two buffers, in which its output will stand."""
+    block_m, block_n = _PORTABLE_BLOCKS[head_dim]
+    return Tile(
+        block_m=block_m,
+        block_n=block_n,
+        stores=1,
+        contract="late",
         resume_steps=0.0,
         multicast=1,
         longest_first=causal,
-        l2_section=50 * MIB if causal else 0,
+        l2_section=32 * MIB if causal else 0,
     )

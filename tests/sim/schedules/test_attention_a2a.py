@@ -56,7 +56,7 @@ def sent(trace):
     local_tokens=st.integers(1, 400),
     local_heads=st.integers(1, 3),
     batch=st.integers(1, 2),
-    head_dim=st.sampled_from([64, 128, 192]),
+    head_dim=st.sampled_from([64, 128, 192, 256]),
     causal=st.booleans(),
     family=st.sampled_from(["fa3", "fa4"]),
     policy=st.sampled_from(sorted(POLICIES)),
@@ -100,6 +100,22 @@ def test_a_tile_over_a_border_between_owners_goes_to_two():
     shape = Attention(400, 2, 128, 2, family="fa3")
     rows = owner_bytes(shape, shape.tile("fa3")) // 256
     assert rows[:, 0, :].tolist() == [[128, 0], [72, 56], [0, 128], [0, 16]]
+
+
+def test_pairs_of_ctas_fill_an_odd_m_block_up_with_one_that_sends_nothing():
+    """FA4 without a mask: three tiles of 256 rows are two pairs. Under a mask, and with head dim 64, CTAs are single."""
+    shape = Attention(768, 2, 128, 2, family="fa4")
+    assert owner_bytes(shape, shape.tile("fa4")).sum(axis=(1, 2)).tolist() == [65536, 65536, 65536, 0]
+    for single in (Attention(768, 2, 128, 2, causal=True), Attention(768, 2, 64, 2)):
+        assert len(owner_bytes(single, single.tile("fa4"))) == 3
+
+
+def test_an_sm_without_a_neighbour_takes_no_tile_of_a_pair():
+    """Of 5 SMs beside a reserved one, pairs of CTAs take 4; with head dim 64 CTAs take all 5."""
+    reserved = Policy("reserved_sms", reserved_sms=1)
+    for head_dim, busy in ((128, 4), (64, 5)):
+        trace = run(B200, Attention(8192, 8, head_dim, 2), reserved)
+        assert (trace.program.lanes["role"] == trace.program.roles.index("mma")).sum() == 2 * busy
 
 
 # --- order
@@ -230,6 +246,17 @@ def test_contracts_differ_in_when_a_slow_store_is_felt():
     assert early - alone == pytest.approx((tiles - 1) * held_up, rel=0.3)
 
 
+def test_a_role_of_its_own_for_the_stores_adds_no_drain_rate():
+    """Where the wire is the limit, comm warps and reserved SMs wait for it as owners do, and end no earlier."""
+    shape, machine = Attention(4 * SMS * 128, 4, ranks=4), narrow("0.2 GB/s", "64 KiB")
+    wire_us = shape.output_bytes_sent / 0.2e3
+    ends = {
+        how: run(machine, shape, POLICIES[how]).makespan_ps / 1e6 for how in ("comm_warp", "reserved_sms", "piggyback")
+    }
+    assert all(end > wire_us for end in ends.values())
+    assert ends["piggyback"] <= min(ends.values()) * 1.001
+
+
 def test_a_cta_that_is_not_persistent_stays_until_its_store_is_out():
     shape = Attention(4 * 256, 4, ranks=4, causal=True)
     trace = run(B200, shape, POLICIES["piggyback"])
@@ -310,5 +337,7 @@ def test_policies_that_mean_nothing_are_refused():
         tile_of("fa2", 128, 128, causal=False, tokens=1024)
     with pytest.raises(InputError, match="inputs = 'fp8': has no fa4 kernel here"):
         tile_of("fa4", 128, 128, causal=False, tokens=1024, inputs="fp8")
+    with pytest.raises(InputError, match="value_dim = 128: has no fa4 kernel here"):
+        tile_of("fa4", 256, 128, causal=False, tokens=1024)
     with pytest.raises(InputError, match=r"head_dim = 512.*has no fa3 kernel"):
         tile_of("fa3", 512, 512, causal=False, tokens=1024)

@@ -24,14 +24,12 @@ B200 = {  # batch * length = 32768
     (128, True): (None, 704, 944, 1114, None, None),
 }
 FAR_OFF = {("hgx-h100", 64, False, 512), ("hgx-h100", 64, False, 1024), ("hgx-h100", 128, True, 16384)}
-FAR_OFF |= {("hgx-b200", 128, True, tokens) for tokens in (1024, 2048, 4096)}
-"""Rows beyond 7 %: 64-row remainders of 192-row tiles cost less than a whole tile, and long causal runs are slower. With a
-mask B200 is 8 % faster than predicted and GB300 up to 25 % slower: sources differ in what the start of a CTA costs."""
+"""Rows beyond 7 %: 64-row remainders of 192-row tiles cost less than a whole tile, and long causal runs are slower."""
 
 
 def rate_tflops(machine, shape):
     trace = simulate(build(machine, shape, Policy("compute_only")), machine.fabric(shape.ranks), trace="off")
-    return attention_flops(shape) / trace.outcome.lanes_end_ps
+    return attention_flops(shape) / trace.makespan_ps
 
 
 ROWS = [
@@ -48,6 +46,18 @@ def test_attention_alone_runs_at_the_published_rate(name, tokens, head_dim, caus
     shape = Attention(tokens, 2048 // head_dim, head_dim, batch=batch, causal=causal)
     within = 0.13 if (name, head_dim, causal, tokens) in FAR_OFF else 0.071
     assert rate_tflops(load_machine(name), shape) == pytest.approx(published, rel=within)
+
+
+@pytest.mark.parametrize("tokens", [4096, 8192, 16384, 32768, 65536, 131072])
+def test_head_dim_256_of_fa4_is_behind_128_up_to_16384_tokens_and_level_with_it_beyond(tokens):
+    """4 to 28 % behind, from 32768 tokens on 2 % behind to 6 % ahead, on B200 with a mask, one sequence and as many columns
+    (https://github.com/Dao-AILab/flash-attention/issues/2576). Nothing was fitted to it: half the softmax warps, half the
+    rate.
+    """
+    machine = load_machine("hgx-b200")
+    wide, usual = (rate_tflops(machine, Attention(tokens, 2048 // dim, dim, causal=True)) for dim in (256, 128))
+    low, high = (0.6, 0.96) if tokens <= 16384 else (0.95, 1.07)
+    assert low < wide / usual < high
 
 
 @pytest.mark.parametrize(
@@ -68,41 +78,47 @@ PAPER = {8192: (195.2, 295.6, 207.0), 32768: (3236.7, 3579.6, 3241.5), 65536: (1
 
 
 @pytest.fixture(scope="module")
-def simulated():
-    """(sender-visible, remote-visible) in us by length and policy."""
+def outcomes():
+    """By length and policy."""
     machine = load_machine("xstage-hopper")
-    times = {}
-    for tokens in PAPER:
-        for how in ("compute_only", "serial", "piggyback"):
-            shape = Attention(tokens, 32, ranks=8)
-            outcome = simulate(build(machine, shape, Policy(how)), machine.fabric(8), trace="off").outcome
-            times[tokens, how] = outcome.lanes_end_ps / 1e6, outcome.arrived_ps / 1e6
-    return times
+    return {
+        (tokens, how): simulate(
+            build(machine, Attention(tokens, 32, ranks=8), Policy(how)), machine.fabric(8), trace="off"
+        ).outcome
+        for tokens in PAPER
+        for how in ("compute_only", "serial", "piggyback")
+    }
 
 
-@pytest.mark.parametrize("tokens", PAPER)
-def test_the_papers_times_are_met_within_5_percent(simulated, tokens):
-    """Fitted: the clock to FA3 only at 8192 and 65536, launch and bandwidth of the All-to-All to the serial rows."""
-    for how, measured in zip(("compute_only", "serial", "piggyback"), PAPER[tokens], strict=True):
-        assert simulated[tokens, how][0] == pytest.approx(measured, rel=0.05)
-    assert simulated[tokens, "piggyback"][1] == pytest.approx(PAPER[tokens][2], rel=0.05)
+def kernel_us(outcome):
+    """Of a kernel timed from outside: until its last lane is free and its last byte has arrived.
 
-
-@pytest.mark.parametrize("tokens", PAPER)
-def test_the_papers_speedup_is_met_when_the_fused_kernel_ends_with_its_last_byte_visible(simulated, tokens):
-    """At 8192 the paper's fused kernel takes 11.8 us more than FA3 only: the last wave on the wire, 10.2 us here.
-
-    A kernel's time contains that: it ends, for whoever times it, when all its stores have been performed.
+    An event after a kernel is recorded when the kernel has completed (cudaEventRecord), and it completes when its stores
+    have been performed: what comes next on the stream may read them.
     """
-    serial, fused = simulated[tokens, "serial"][1], simulated[tokens, "piggyback"][1]
-    assert serial / fused == pytest.approx(PAPER[tokens][1] / PAPER[tokens][2], abs=0.01)
+    return max(outcome.lanes_end_ps, outcome.arrived_ps) / 1e6
 
 
-@pytest.mark.parametrize("tokens, within", [(8192, 0.07), (32768, 0.05), (65536, 0.05)])
-def test_the_papers_speedup_by_sender_visible_time(simulated, tokens, within):
-    """Until the last lane is free 8192 tokens give 1.49 for a measured 1.43: that moment is before the end of the kernel."""
-    serial, fused = simulated[tokens, "serial"][0], simulated[tokens, "piggyback"][0]
-    assert serial / fused == pytest.approx(PAPER[tokens][1] / PAPER[tokens][2], abs=within)
+@pytest.mark.parametrize("tokens", PAPER)
+def test_the_papers_times_and_speedups(outcomes, tokens):
+    """Fitted: the clock to FA3 only at 8192 and 65536, launch and bandwidth of the All-to-All to the serial rows."""
+    attention, serial, fused = (kernel_us(outcomes[tokens, how]) for how in ("compute_only", "serial", "piggyback"))
+    assert (attention, serial, fused) == pytest.approx(PAPER[tokens], rel=0.05)
+    assert serial / fused == pytest.approx(PAPER[tokens][1] / PAPER[tokens][2], abs=0.05)
+
+
+def test_the_fused_kernel_approaches_attention_alone_with_length(outcomes):
+    exposed = [
+        kernel_us(outcomes[tokens, "piggyback"]) / kernel_us(outcomes[tokens, "compute_only"]) for tokens in PAPER
+    ]
+    assert 1.1 > exposed[0] > exposed[1] > exposed[2] > 1
+
+
+def test_what_is_exposed_at_8192_tokens_is_the_last_wave_on_the_wire(outcomes):
+    """The paper's fused kernel takes 11.8 us more than FA3 only. No lane waits for that here: senders are free before."""
+    fused, attention = outcomes[8192, "piggyback"], outcomes[8192, "compute_only"]
+    assert kernel_us(fused) - kernel_us(attention) == pytest.approx(207.0 - 195.2, abs=2)
+    assert fused.lanes_end_ps / 1e6 == pytest.approx(kernel_us(attention), abs=1.5)
 
 
 def test_the_papers_largest_gain_with_fa4_lies_between_two_baselines():
@@ -113,6 +129,5 @@ def test_the_papers_largest_gain_with_fa4_lies_between_two_baselines():
     slow = Policy("serial", launch_ps=16_600_000, a2a_kbs=87_600_000)
     ends = []
     for how in (slow, Policy("serial"), Policy("piggyback")):
-        outcome = simulate(build(machine, shape, how), machine.fabric(8, 8192), trace="off").outcome
-        ends.append(max(outcome.lanes_end_ps, outcome.arrived_ps))
+        ends.append(simulate(build(machine, shape, how), machine.fabric(8, 8192), trace="off").makespan_ps)
     assert ends[1] / ends[2] < 1.42 < ends[0] / ends[2]

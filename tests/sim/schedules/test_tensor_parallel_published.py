@@ -16,7 +16,7 @@ def outcome(machine, shape, policy):
 
 
 def time_us(machine, shape, policy):
-    """Until the last lane is free and the last byte visible."""
+    """Of a kernel timed from outside: until the last lane is free and the last byte visible."""
     done = outcome(machine, shape, policy)
     return max(done.lanes_end_ps, done.arrived_ps) / 1e6
 
@@ -45,7 +45,9 @@ def test_the_gemm_with_a_local_store(rows, published):
 
 @pytest.mark.parametrize("rows, published", [(128, 36.9), (256, 63.5)])
 def test_with_a_multicast_store_the_ingress_of_seven_copies_comes_on_top(rows, published):
-    """Until the last byte is visible. The wire takes 17.9 us for 128 rows, for a measured 22.5, and twice that for 256."""
+    """The stores are the end of this kernel, and it ends when they have been performed. The wire takes 17.9 us for 128
+    rows, for a measured 22.5, and twice that for 256.
+    """
     arrived = outcome("hgx-b200", kimi(rows), Policy("fused")).arrived_ps / 1e6
     assert arrived == pytest.approx(published, rel=0.23)
 
