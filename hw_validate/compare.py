@@ -34,6 +34,7 @@ MOST_NOISE_PCT = 15.0
 """Noise above which there is no verdict."""
 STALLED_SHARE = 0.2
 """A Program counts as one with stall if this share of its simulated issue time is stall."""
+LEAST_FOR_INTERVAL, BOOTSTRAP_DRAWS = 5, 2000
 
 KEY = ["lane", "task", "op", "occurrence"]
 TOTALS = ("simulated_issue", "measured_issue", "simulated_stall", "measured_stall")
@@ -176,7 +177,9 @@ class Summary:
     """Many Programs: errors of issue time in percent, of stall in ns a store, and the verdict.
 
     `programs_without_stall` are those with no stall simulated at all; `without_stall_excess_pct` is by how much more time
-    their stores measured took, in the median, in percent: no more than noise, if there is no stall.
+    their stores measured took, in the median, in percent, with its 95 % interval (None for fewer than 5 of them), and
+    `without_stall_noise_pct` their own noise. `without_stall_within_noise` tells whether the excess is no more than that
+    either way: no stall simulated, and none measured that could be told from noise.
     """
 
     programs: int
@@ -187,6 +190,9 @@ class Summary:
     worst_error_pct: float
     stalled_median_abs_error_pct: float | None
     without_stall_excess_pct: float | None
+    without_stall_interval_pct: list[float] | None
+    without_stall_noise_pct: float | None
+    without_stall_within_noise: bool | None
     makespan_median_abs_error_pct: float
     stall_mean_abs_error_ns: float
     op_median_abs_error_pct: float
@@ -200,25 +206,43 @@ def summarise(comparisons: Sequence[Comparison]) -> Summary:
         raise InputError("is empty", field="comparisons", allowed="one Program or more")
     errors = np.array([c.error_pct for c in comparisons])
     stalled = np.array([c.stalled_share > STALLED_SHARE for c in comparisons])
-    excess = [100 * (c.measured_issue_us / c.simulated_issue_us - 1) for c in comparisons if c.simulated_stall_us <= 0]
     noise = float(np.median([c.noise_pct for c in comparisons]))
     by_op = np.concatenate([_op_errors_pct(c) for c in comparisons if not c.port_is_shared] or [np.zeros(1)])
     median = float(np.median(np.abs(errors)))
     return Summary(
         programs=len(comparisons),
         programs_with_stall=int(stalled.sum()),
-        programs_without_stall=len(excess),
+        **_without_stall([c for c in comparisons if c.simulated_stall_us <= 0]),
         median_abs_error_pct=median,
         p90_abs_error_pct=float(np.quantile(np.abs(errors), 0.9)),
         worst_error_pct=float(errors[np.argmax(np.abs(errors))]),
         stalled_median_abs_error_pct=float(np.median(np.abs(errors[stalled]))) if stalled.any() else None,
-        without_stall_excess_pct=float(np.median(excess)) if excess else None,
         makespan_median_abs_error_pct=float(np.median([abs(c.makespan_error_pct) for c in comparisons])),
         stall_mean_abs_error_ns=float(np.mean([c.stall_error_ns for c in comparisons])),
         op_median_abs_error_pct=float(np.median(np.abs(by_op))),
         noise_pct=noise,
         verdict=verdict(median, noise),
     )
+
+
+def _without_stall(calm: Sequence[Comparison]) -> dict[str, Any]:
+    """Fields of `Summary` about Programs with no stall simulated; the interval is a bootstrap over Programs."""
+    excess = np.array([100 * (c.measured_issue_us / c.simulated_issue_us - 1) for c in calm])
+    if not calm:
+        names = ("excess_pct", "interval_pct", "noise_pct", "within_noise")
+        return {"programs_without_stall": 0} | {f"without_stall_{name}": None for name in names}
+    middle, noise = float(np.median(excess)), float(np.median([c.noise_pct for c in calm]))
+    interval = None
+    if len(calm) >= LEAST_FOR_INTERVAL:
+        drawn = np.random.default_rng(0).choice(excess, size=(BOOTSTRAP_DRAWS, len(excess)))
+        interval = np.quantile(np.median(drawn, axis=1), [0.025, 0.975]).tolist()
+    return {
+        "programs_without_stall": len(calm),
+        "without_stall_excess_pct": middle,
+        "without_stall_interval_pct": interval,
+        "without_stall_noise_pct": noise,
+        "without_stall_within_noise": abs(middle) <= noise,
+    }
 
 
 def verdict(median_abs_error_pct: float, noise_pct: float) -> Verdict:

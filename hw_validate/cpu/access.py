@@ -1,6 +1,7 @@
 """How long a core needs for what the law of the X-Stage does not tell: loads, stores into its cache, and noting a store.
 
-Measured as ops of a Program on a core, each after a pause, since that is how they are used. What noting a store costs is how
+Measured as ops of a Program on a core, each after a pause, since that is how they are used, and in quiet runs alone, told by
+their small bursts like those of a replay. What noting a store costs is how
 much longer than T_iss0 small isolated stores take in that loop.
 """
 
@@ -16,7 +17,9 @@ from ...sim.machine import Machine
 from ...sim.program_builder import ProgramBuilder, Seat
 from . import lane
 from .bench import Bench
+from .microbenchmark import PACE_LIMIT
 from .onto_cores import AccessTime, AccessTimes, onto_cores
+from .small_bursts import pace_ns_of, small_bursts
 from .tables import CoreTables
 
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -54,11 +57,12 @@ def _times_ticks(bench: Bench, what: str, sizes: tuple[int, ...]) -> Any:
     """Median ticks of a load ("load"), or a store into the cache ("own") or past it ("remote"), of each size, [sizes]."""
     tables = CoreTables(onto_cores(_program(what, sizes), 1, _NO_TIMES), bench.clock)
     code = lane.OP_LOAD if what == "load" else lane.OP_STORE
-    prefix = np.zeros((0, 4), dtype=np.int64)
+    prefix = small_bursts(bench)
+    runs = [bench.run_program(tables, prefix, drain_ns=1000.0) for _ in range(REPEATS)]
+    paces = np.array([pace_ns_of(bench, run.prefix) for run in runs])
     found = []
-    for _ in range(REPEATS):
-        records = bench.run_program(tables, prefix, drain_ns=1000.0).records
-        chosen = records[tables.ops[records[:, 2], 0] == code]
+    for run in (runs[i] for i in np.flatnonzero(paces <= PACE_LIMIT * np.quantile(paces, 0.25))):
+        chosen = run.records[tables.ops[run.records[:, 2], 0] == code]
         found.append((chosen[:, 4] - chosen[:, 5]).reshape(TIMES_EACH + 1, -1)[1:])  # the first of each size is cold
     return np.median(np.concatenate(found), axis=0)
 

@@ -22,7 +22,7 @@ from ..unseen import bounds_of, unseen_traces
 from ..validate import Calibrated
 from .access import measure_access
 from .bench import Bench
-from .microbenchmark import FULL, LEAST_NS, QUICK, Measured, measure
+from .microbenchmark import FULL, LEAST_NS, PACE_LIMIT, QUICK, Measured, measure
 from .onto_cores import judged_ops
 from .replay import replay
 from .schedules import Drawn, schedule_traces
@@ -48,11 +48,13 @@ class CpuBackend:
         self.bench = Bench(producers)
         self._plan = QUICK if quick else FULL
         self._before: BurstTimes | None = None
+        self._paces_ns: tuple[float, float] | None = None
 
     def calibrate(self, rng: np.random.Generator, progress: Progress = silent) -> Calibrated:
         """Parameters of this computer's stage. Raises `NoLawError` or `DisturbedError`."""
         measured = measure(self.bench, self._plan, rng, progress)
         self._before = measured.times
+        self._paces_ns = measured.pace_ns / PACE_LIMIT, measured.pace_ns * PACE_LIMIT
         shared = shared_stage(measured)
         try:
             found = self._fit(measured)
@@ -95,7 +97,10 @@ class CpuBackend:
     def replay(
         self, traces: Sequence[Trace], rng: np.random.Generator, progress: Progress = silent
     ) -> list[pd.DataFrame | None]:
-        """Trains first, then schedules: what one kind leaves in the caches does not meet the other."""
+        """Trains first, then schedules: what one kind leaves in the caches does not meet the other.
+
+        Only runs in which small bursts took what they took in the calibration count.
+        """
         repeats = QUICK_REPEATS if self.quick else REPEATS
         kinds = [
             ["cores" not in trace.program.meta for trace in traces],
@@ -103,7 +108,7 @@ class CpuBackend:
         ]
         found: list[pd.DataFrame | None] = [None] * len(traces)
         for chosen in (np.flatnonzero(kind).tolist() for kind in kinds):
-            tables = replay([traces[i] for i in chosen], self.bench, repeats, rng, progress=progress)
+            tables = replay([traces[i] for i in chosen], self.bench, repeats, rng, self._paces_ns, progress)
             for i, table in zip(chosen, tables, strict=True):
                 found[i] = table
         return found
@@ -148,6 +153,7 @@ class CpuBackend:
             "cores": bench.cores,
             "buffer_bytes": bench.buffers[0].size,
             "huge_pages_asked": bench.buffers[0].huge_pages,
+            "huge_page_bytes": bench.buffers[0].huge_bytes,
             "ticks_per_ns": bench.clock.ticks_per_ns,
             "clock_step_ns": bench.clock.ns(bench.clock.step_ticks),
             "store_cost_ns": bench.clock.ns(bench.costs.store_ticks),

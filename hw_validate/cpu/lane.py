@@ -20,7 +20,8 @@ Time is noted after every step, so step i took `stamps[i + 1] - stamps[i]` ticks
 `run_core` is the other loop: it runs several lanes on one core, as a Program says (`tables.py` has its arrays). A lane has a
 time of its own, its clock. What needs the core (STORE, LOAD) moves the clock to when the core has done it; a COMPUTE moves
 it on by its duration, and a wait to when what it waited for happened. A lane whose clock lies ahead of the core's time is
-left alone until then. So the lanes of a core compute side by side and store one after the other, like those of an SM.
+left alone until then. So the lanes of a core compute side by side and store one after the other, each in its turn, like
+those of an SM.
 """
 
 from __future__ import annotations
@@ -208,14 +209,26 @@ def _start_together(shared, n_lanes, patience) -> Any:
 
 
 @_compiled
+def _bring(table: Any) -> Any:
+    """Read all of a table, so that it is in the core's cache; the sum keeps this from being optimised away."""
+    total = 0
+    for value in table.flat:
+        total += value
+    return total
+
+
+@_compiled
 def run_lane(steps, first, stamps, shared, n_lanes, buffer, size, cached, cached_size, patience) -> Any:
     """Run the steps of one lane when all `n_lanes` have arrived; fills `stamps` (one more than steps).
+
+    Steps and stamps are brought into the core's cache first: fetching one would count as time of a burst.
 
     `shared` is the address of the shared words, `buffer` and `cached` those of memory of `size` and `cached_size` bytes;
     `first` is where in the buffer to begin (bytes). No wait lasts longer than `patience` ticks after the start.
     Returns the outcome and the offset in the buffer after the last store.
     """
     offset, line_in_cache = first, 0
+    stamps[:] = _bring(steps) & 1
     outcome, start = _start_together(shared, n_lanes, patience)
     if outcome != DONE:
         return outcome, offset
@@ -233,6 +246,8 @@ def run_lane(steps, first, stamps, shared, n_lanes, buffer, size, cached, cached
             offset += a * LINE_BYTES
             last = _ticks()
         elif code in (SPIN, AT):
+            if _load(shared + 8 * ABORT) != 0:  # before the spin: after it, what this takes would be time of a burst
+                return ABORTED, offset
             until = last + a if code == SPIN else start + a
             last = _ticks()
             while last < until:
@@ -263,8 +278,6 @@ def run_lane(steps, first, stamps, shared, n_lanes, buffer, size, cached, cached
         stamps[i + 1] = last
         if last > give_up:
             return TIMED_OUT, offset
-        if code == SPIN and _load(shared + 8 * ABORT) != 0:
-            return ABORTED, offset
     return DONE, offset
 
 
@@ -401,15 +414,6 @@ def _store_dealt(first, count, pieces, left, stores, area_bytes, offsets, cached
 
 
 @_compiled
-def _bring(table: Any) -> Any:
-    """Read all of a table, so that it is in the core's cache; the sum keeps this from being optimised away."""
-    total = 0
-    for value in table.flat:
-        total += value
-    return total
-
-
-@_compiled
 def run_core(
     me, mine, ops, pieces, notices, runs, tasks, queues, queue_tasks, steps, groups, lanes, lane_state, group_state,
     taken, words, n_words, records, shared, n_cores, stores, loads, area_bytes, load_bytes, offsets, load_offsets, cached,
@@ -543,6 +547,8 @@ def run_core(
                 n_records += 1
                 done += 1
                 state[OP] += 1
+                if code in (OP_STORE, OP_LOAD):  # lanes take turns at the core
+                    break
     if brought == 0x7FFFFFFFFFFFFFF:  # never: what was loaded has to be used for something
         lost += 1
     return DONE, n_records, lost, -1

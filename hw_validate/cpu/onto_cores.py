@@ -8,9 +8,10 @@ What is mapped to what:
     memory of     an area of memory, GPU 1 + r. All cores store through one memory, so all share R, and Q as calibrated;
     rank r        the part of a STORE for the rank's own memory goes first, as a store of its own that stays in the core's
                   cache, in the time measured for such (behind the others it would wait for them: a core's stores leave
-                  in order)
+                  in order). A core does it in one go, and so does the simulation: as one byte, which is one granule and
+                  cannot be cut, so that no store of another lane drains while it is half done
     LOAD          loads of the owner's area, in which the core does nothing else. The law knows no loads: in the simulation
-                  it is a STORE to the own memory, which takes the issue port and nothing else, for the time that was
+                  it is such an own store too, which takes the issue port and nothing else, for the time that was
                   measured for as many bytes (`AccessTime`). The arrival is a SIGNAL behind it
     a counter     in the simulation it is bumped when a store is visible, by a `notice` lane of the memory. A core gets no
     that a STORE  such notice: some time after its last store, when its stage must be empty, it fences and adds to the
@@ -23,7 +24,6 @@ time that an op is run, since what is remote depends on the rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ NOTICE = "notice"
 """Role of the lanes that tell of stores in the simulation."""
 SENDER = 0
 """The GPU whose SMs are the cores."""
+IN_ONE_GO = ((SENDER, 1),)
+"""Shares of an own store in the simulation: one granule."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def core_of_group(program: Program, cores: int) -> list[int]:
 
 
 def onto_cores(program: Program, cores: int, times: AccessTimes) -> Program:
-    """The Program on `cores` cores, see the module. `meta["cores"]` keeps what the replay needs: loads, and counters.
+    """The Program on `cores` cores, see the module. `meta["cores"]` keeps what the replay needs: loads, counters, and the
+    bytes of own stores and loads.
 
     Raises `InputError` for no core, `ProgramError` for a store that adds, or a multicast.
     """
@@ -131,6 +134,7 @@ class _Mapping:
         self.bumps: dict[int, int] = {}  # counter at a memory -> how often it is bumped
         self.told: dict[int, int] = {}  # counter at a memory -> the Program's counter that it stands for
         self.loads: list[tuple[int, int, int]] = []  # op, rank that owns, bytes
+        self.own_stores: list[tuple[int, int]] = []  # op, bytes
         self.remote: list[int] = []  # SIGNALs to another rank
         self.ops: list[dict[str, int]] = []
         self.runs: list[tuple[int, int]] = []
@@ -157,6 +161,7 @@ class _Mapping:
                 "ranks": self.old.n_gpus,
                 "core_of_group": self.cores,
                 "loads": self.loads,
+                "own_stores": self.own_stores,
                 "remote_signals": self.remote,
                 "told": sorted(self.told.items()),
             },
@@ -190,31 +195,31 @@ class _Mapping:
         op = self.old.ops[number]
         kind = int(op["kind"])
         if kind == p.STORE:
-            return list(self._store(op, rank))
+            return self._store(op, rank)
         made = {name: int(op[name]) for name in ("kind", "counter", "count", "duration_ps")}
         if kind == p.LOAD:
             self.loads.append((len(self.ops), int(op["target"]), int(op["bytes"])))
-            made = self._store_row(((SENDER, int(op["bytes"])),)) | {
-                "duration_ps": self.times.load.ps(int(op["bytes"]))
-            }
+            made = self._store_row(IN_ONE_GO) | {"duration_ps": self.times.load.ps(int(op["bytes"]))}
         elif kind == p.SIGNAL and self.old.counters["home"][op["counter"]] != rank:
             self.remote.append(len(self.ops))
         if kind == p.LOAD and op["counter"] != p.NO_COUNTER:
             return [made, {"kind": p.SIGNAL, "counter": int(op["counter"]), "count": 1}]
         return [made]
 
-    def _store(self, op: Any, rank: int) -> Iterator[dict[str, int]]:
+    def _store(self, op: Any, rank: int) -> list[dict[str, int]]:
         row = self.old.destinations[op["target"]]
         shares = self.old.shares[row["first"] : row["first"] + row["n_shares"]].tolist()
         counter, stride, size = int(op["counter"]), int(op["stride"]), int(op["bytes"])
         own = sum(share for gpu, share in shares if gpu == rank)
         others = [(gpu, share) for gpu, share in shares if gpu != rank]
+        found = []
         if own:
-            yield self._store_row(((SENDER, own),)) | {"duration_ps": self.times.own_store.ps(own)}
+            self.own_stores.append((len(self.ops), own))
+            found.append(self._store_row(IN_ONE_GO) | {"duration_ps": self.times.own_store.ps(own)})
             if counter != p.NO_COUNTER:
-                yield {"kind": p.SIGNAL, "counter": counter + stride * rank, "count": 1}
+                found.append({"kind": p.SIGNAL, "counter": counter + stride * rank, "count": 1})
         if own and not others:
-            return
+            return found
         made = self._store_row(tuple((memory_of(gpu), share) for gpu, share in others))
         made |= {"duration_ps": int(op["duration_ps"]) * (size - own) // max(1, size)}
         if counter != p.NO_COUNTER:
@@ -224,7 +229,7 @@ class _Mapping:
                 at = first + memory_of(gpu)
                 self.bumps[at] = self.bumps.get(at, 0) + 1
                 self.told[at] = counter + stride * gpu
-        yield made
+        return [*found, made]
 
     def _store_row(self, placed: tuple[tuple[int, int], ...]) -> dict[str, int]:
         """A STORE of the shares (GPU, bytes)."""
@@ -282,11 +287,13 @@ class _Mapping:
 
 
 def judged_ops(trace: Trace) -> pd.DataFrame:
-    """The op table of a Program on cores as it is compared: without notice lanes, and with loads as such."""
-    ops = trace.ops()
+    """The op table of a Program on cores as it is compared: without notice lanes, with loads as such, and with the bytes of
+    own stores and loads."""
+    ops, mapped = trace.ops(), trace.program.meta["cores"]
     found = ops[(ops["kind"] != "task") & (ops["role"] != NOTICE)].reset_index(drop=True)
-    loads = found["op"].isin([op for op, _, _ in trace.program.meta["cores"]["loads"]])
-    return found.assign(kind=found["kind"].mask(loads, "load"))
+    loads = {op: size for op, _, size in mapped["loads"]}
+    size = found["op"].map(loads | dict(mapped["own_stores"])).fillna(found["bytes"]).astype("int64")
+    return found.assign(kind=found["kind"].mask(found["op"].isin(loads), "load"), bytes=size)
 
 
 def lines_of(size: int) -> int:

@@ -6,7 +6,8 @@ of tasks as it comes.
 
 All Programs of a call are run once in random order, then again, and so on, so that a disturbance does not hit one Program
 alone. Every run begins with a few small bursts as a yardstick, as a round of the microbenchmark does; runs in which these
-took much longer than usual were disturbed, do not count, and are made up for by further runs.
+took much longer than usual (or took another time than in the calibration) were disturbed, do not count, and are made up for
+by further runs.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ import numpy as np
 
 from ...sim.errors import InputError
 from ...sim.trace import Trace
-from ..centre import centre
 from ..measuring import DisturbedError, Progress, silent
-from . import lane
 from .bench import Bench, Steps
 from .lower import LoweredLane, lower
-from .microbenchmark import MOST_ROUNDS, PACE_BURSTS, PACE_LIMIT, PACE_LINES, REST_NS
+from .microbenchmark import MOST_ROUNDS, PACE_LIMIT
 from .onto_cores import judged_ops
+from .small_bursts import LEAD_NS, pace_ns_of, small_bursts
 from .tables import CoreTables
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def replay(
     bench: Bench,
     repeats: int,
     rng: np.random.Generator,
-    pace_ns: float | None = None,
+    paces_ns: tuple[float, float] | None = None,
     progress: Progress = silent,
 ) -> list[pd.DataFrame | None]:
     """For each simulated trace (a full one) the measured one: its op table once for each quiet repeat, numbered by `repeat`.
@@ -46,14 +46,16 @@ def replay(
     Every Program gets at least `repeats` quiet ones, unless that takes more than three times as many runs. One that has
     fewer than 3 even then was not measured: None stands in its place.
 
-    `stall_us` of a store is its time less T_iss0 of its Program, so it may lie a little below 0. `pace_ns` is what small
-    bursts take when nothing disturbs them (default: what they took in the quietest quarter of runs).
+    `stall_us` of a store is its time less T_iss0 of its Program, so it may lie a little below 0. `paces_ns` are the least
+    and the most that small bursts may take in a run that counts (default: up to 1.3 times what they took in the quietest
+    quarter of runs). With a least one, a core that has become quicker, say because its neighbour has gone idle, is not
+    taken for the one that was calibrated.
     Raises `ProgramError` for ops that cores cannot run, `InputError` for more lanes than cores, `DisturbedError` if more
     than half of the Programs could not be measured.
     """
     if repeats < LEAST_REPEATS:
         raise InputError("are too few", field="repeats", value=repeats, allowed=f"{LEAST_REPEATS} or more")
-    prefix = _prefix(bench)
+    prefix = small_bursts(bench)
     prepared = [_prepared(trace, bench, prefix) for trace in traces]
     runs: list[list[_Run]] = [[] for _ in traces]
     quiet = runs
@@ -63,8 +65,9 @@ def replay(
         for i in rng.permutation(len(traces)).tolist():
             runs[i].append(prepared[i].run(bench))
         paces = np.array([run.pace_ns for each in runs for run in each])
-        usual = pace_ns or float(np.quantile(paces[np.isfinite(paces)], 0.25)) if np.isfinite(paces).any() else 0.0
-        quiet = [[run for run in each if run.pace_ns <= PACE_LIMIT * usual] for each in runs]
+        usual = float(np.quantile(paces[np.isfinite(paces)], 0.25)) if np.isfinite(paces).any() else 0.0
+        least, most = paces_ns or (0.0, PACE_LIMIT * usual)
+        quiet = [[run for run in each if least <= run.pace_ns <= most] for each in runs]
         turns, fewest = turns + 1, min((len(each) for each in quiet), default=repeats)
     found = [_measured(each, runs, bench) for each, runs in zip(prepared, quiet, strict=True)]
     missing = sum(table is None for table in found)
@@ -110,24 +113,11 @@ def _measured(prepared: _Prepared, runs: list[_Run], bench: Bench) -> pd.DataFra
     return pd.concat(tables, ignore_index=True)
 
 
-def _prefix(bench: Bench) -> Steps:
-    steps = np.zeros((2 * PACE_BURSTS, 4), dtype=np.int64)
-    steps[::2, 0], steps[::2, 1] = lane.SPIN, bench.clock.ticks(REST_NS)
-    steps[1::2, 0], steps[1::2, 1] = lane.STORE, PACE_LINES
-    return steps
-
-
-def _pace_ns(bench: Bench, stamps_by_lane: list[Steps]) -> float:
-    took = [centre(np.diff(stamps)[1 : 2 * PACE_BURSTS : 2]) for stamps in stamps_by_lane]
-    return bench.clock.ns(float(np.mean(took)) - bench.costs.store_ticks)
-
-
 class _Listed:
     """A Program as a list of steps a lane, in the order in which the simulation ran them."""
 
     def __init__(self, trace: Trace, bench: Bench, prefix: Steps) -> None:
-        lead = bench.clock.ticks((PACE_BURSTS + 3) * 1.5 * REST_NS)
-        self.lowered = lower(trace, bench.clock, bench.costs, lead, prefix)
+        self.lowered = lower(trace, bench.clock, bench.costs, bench.clock.ticks(LEAD_NS), prefix)
         rows = np.concatenate([each.records for each in self.lowered.lanes])
         self.base = trace.ops().iloc[rows].reset_index(drop=True)
         self.unhindered_us = _unhindered_us(self.base)
@@ -137,7 +127,7 @@ class _Listed:
     def run(self, bench: Bench) -> _Run:
         self.lowered.reset()
         stamps, disturbed = bench.run([each.steps for each in self.lowered.lanes])
-        return _Run(stamps, np.inf if disturbed else _pace_ns(bench, stamps))
+        return _Run(stamps, np.inf if disturbed else pace_ns_of(bench, stamps))
 
     def table(self, noted: Any, bench: Bench) -> pd.DataFrame:
         start_us, end_us = _times_us(self.lowered.lanes, noted, self.is_store, bench)
@@ -166,7 +156,7 @@ class _Mapped:
 
     def run(self, bench: Bench) -> _Run:
         ran = bench.run_program(self.tables, self.prefix, self.drain_ns)
-        return _Run(ran.records, np.inf if ran.disturbed else _pace_ns(bench, ran.prefix))
+        return _Run(ran.records, np.inf if ran.disturbed else pace_ns_of(bench, ran.prefix))
 
     def table(self, noted: Any, bench: Bench) -> pd.DataFrame:
         """`wait_us` of a store or load is the time until its core began it."""

@@ -123,7 +123,7 @@ class CoreTables:
     def _ops(self) -> dict[str, Ints]:
         program, found = self.program, self.program.meta["cores"]
         owner_and_bytes = {op: (owner, size) for op, owner, size in found["loads"]}
-        remote, told = set(found["remote_signals"]), dict(found["told"])
+        remote, told, own = set(found["remote_signals"]), dict(found["told"]), dict(found["own_stores"])
         ops = np.zeros((len(program.ops), 5), dtype=np.int64)
         pieces: list[tuple[int, int]] = []
         notices: list[int] = []
@@ -137,7 +137,7 @@ class CoreTables:
             elif kind == p.COMPUTE:
                 row = (lane.OP_COMPUTE, ticks, 0, 0, 0)
             elif kind == p.STORE:
-                shares = self._shares(op)
+                shares = [(SENDER, own[number])] if number in own else self._shares(op)
                 first, first_notice = len(pieces), len(notices)
                 pieces += [(-1 if gpu == SENDER else gpu - memory_of(0), lines_of(size)) for gpu, size in shares]
                 if counter != p.NO_COUNTER:

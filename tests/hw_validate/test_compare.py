@@ -101,6 +101,22 @@ def test_programs_with_no_stall_simulated_say_how_much_more_was_measured():
     assert summarise([compare(stalled, stalled)]).without_stall_excess_pct is None
 
 
+def test_whether_anything_is_measured_where_no_stall_is_simulated_is_told_beside_the_noise_of_those_programs():
+    calm, spread = table((1.0, 2.0), stall_us=(0.0, 0.0)), (0.9, 0.95, 1.0, 1.05, 1.1)
+    more = np.linspace(1.02, 1.06, 9)
+    found = summarise([compare(calm, repeats(*(table((m * f, 2 * m * f)) for f in spread))) for m in more])
+    low, high = found.without_stall_interval_pct
+    assert found.without_stall_excess_pct == pytest.approx(4)
+    assert 2 <= low < 4 < high <= 6
+    assert found.without_stall_noise_pct == pytest.approx(5)
+    assert found.without_stall_within_noise
+    quiet = summarise([compare(calm, repeats(*[table((1.04, 2.08))] * 5))])
+    assert not quiet.without_stall_within_noise
+    assert quiet.without_stall_interval_pct is None  # of one program
+    less = summarise([compare(calm, repeats(*[table((0.9, 1.8))] * 5))])
+    assert not less.without_stall_within_noise  # a T_iss0 that is too high hides stall
+
+
 def test_percentiles_are_over_programs():
     found = [compare(table((1 + e, 2 + 2 * e)), table((1.0, 2.0))) for e in np.linspace(-0.1, 0.3, 5)]
     summary = summarise(found)

@@ -144,3 +144,23 @@ def test_every_op_that_is_run_has_a_row_of_its_own():
     mapped, trace = ran(builder.build())
     assert judged_ops(trace)["op"].is_unique
     assert len(mapped.ops) == 3
+
+
+def test_no_store_of_another_lane_comes_between_the_halves_of_an_own_store_or_a_load():
+    def ops(builder, counters, rank):
+        if rank == 0:
+            return [
+                {"kind": p.STORE, "target": builder.destination({1: 64000}), "bytes": 64000, "duration_ps": 640_000}
+            ]
+        own = {"kind": p.STORE, "target": builder.destination({1: 64000}), "bytes": 64000}
+        return [own, {"kind": p.LOAD, "target": 0, "bytes": 64000}]
+
+    _, trace = ran(two_ranks(ops), cores=1)
+    done = judged_ops(trace).set_index(["lane", "kind"])
+    assert done["bytes"].tolist() == [64000] * 3
+    own, load = done.loc[(1, "store")], done.loc[(1, "load")]
+    for op, took_ns in ((own, 5 + 64000 / 200), (load, 10 + 64000 / 100)):
+        assert 1000 * (op["end_us"] - op["start_us"] - op["wait_us"]) == pytest.approx(took_ns)
+    stored = trace.granules().query("kind == 'store'").sort_values("admitted_us")["admitted_us"].to_numpy()
+    gaps = np.sort(np.diff(1000 * stored))
+    assert gaps[-1] >= 10 + 64000 / 100  # nothing left the core while it loaded

@@ -6,6 +6,7 @@ from xstage.hw_validate.compare import compare
 from xstage.hw_validate.cpu.bench import Bench, StuckError
 from xstage.hw_validate.cpu.cores import usable_cores
 from xstage.hw_validate.cpu.replay import replay
+from xstage.hw_validate.measuring import DisturbedError
 from xstage.sim import program as p
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
@@ -14,6 +15,7 @@ from xstage.sim.topology import StageParameters, switch
 
 FABRIC = switch(2, 45_000_000, StageParameters(64, 14_000, 14_000))
 NO_LIMIT_NS = 1e9  # whatever else runs here: no run counts as disturbed for its pace
+NO_LIMITS_NS = (0.0, NO_LIMIT_NS)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def traced(bursts, lanes=1, more=()):
 
 def test_the_measured_trace_has_the_columns_and_ops_of_the_simulated_one(bench):
     trace = traced([640, 6400])
-    [measured] = replay([trace], bench, 4, np.random.default_rng(0), pace_ns=NO_LIMIT_NS)
+    [measured] = replay([trace], bench, 4, np.random.default_rng(0), paces_ns=NO_LIMITS_NS)
     simulated = trace.ops()
     assert measured.columns.tolist() == ["repeat", *simulated.columns]
     assert measured["repeat"].nunique() >= 4
@@ -55,7 +57,7 @@ def test_the_measured_trace_has_the_columns_and_ops_of_the_simulated_one(bench):
 
 
 def test_ops_of_a_lane_follow_each_other(bench):
-    [measured] = replay([traced([640, 6400])], bench, 3, np.random.default_rng(0), pace_ns=NO_LIMIT_NS)
+    [measured] = replay([traced([640, 6400])], bench, 3, np.random.default_rng(0), paces_ns=NO_LIMITS_NS)
     for _, one in measured.groupby("repeat"):
         assert (one["end_us"] >= one["start_us"] - 0.1).all()
         assert one["start_us"].to_numpy()[1:] == pytest.approx(one["end_us"].to_numpy()[:-1])
@@ -63,7 +65,7 @@ def test_ops_of_a_lane_follow_each_other(bench):
 
 def test_several_programs_give_a_table_each(bench):
     traces = [traced([64]), traced([64, 128])]
-    tables = replay(traces, bench, 3, np.random.default_rng(0), pace_ns=NO_LIMIT_NS)
+    tables = replay(traces, bench, 3, np.random.default_rng(0), paces_ns=NO_LIMITS_NS)
     assert [len(table) // table["repeat"].nunique() for table in tables] == [2, 4]
 
 
@@ -71,10 +73,15 @@ def test_several_programs_give_a_table_each(bench):
 def test_lanes_meet_at_a_barrier(bench):
     barrier = [{"kind": p.SIGNAL, "count": 1}, {"kind": p.WAIT, "count": 2}]
     trace = traced([640], lanes=2, more=barrier)
-    [measured] = replay([trace], bench, 3, np.random.default_rng(0), pace_ns=NO_LIMIT_NS)
+    [measured] = replay([trace], bench, 3, np.random.default_rng(0), paces_ns=NO_LIMITS_NS)
     for _, one in measured.groupby("repeat"):
         last_signal = one.loc[one["kind"] == "signal", "start_us"].max()
         assert (one.loc[one["kind"] == "wait", "end_us"] >= last_signal).all()
+
+
+def test_runs_in_which_small_bursts_are_quicker_than_they_were_do_not_count(bench):
+    with pytest.raises(DisturbedError, match="1 of 1 programs"):
+        replay([traced([640])], bench, 3, np.random.default_rng(0), paces_ns=(1e11, 1e12))
 
 
 def test_more_lanes_than_cores_are_refused(bench):

@@ -51,6 +51,15 @@ def store(builder, size, to=1, **columns):
     return {"kind": p.STORE, "target": builder.destination({to: size}), "bytes": size, **columns}
 
 
+def test_lanes_of_a_core_take_turns_at_storing(bench):
+    builder = ProgramBuilder(n_gpus=2)
+    lanes(builder, [[store(builder, 6400) for _ in range(3)] for _ in range(2)])
+    _, _, records = run(bench, builder.build())
+    stored = records[np.argsort(records[:, BEGUN])]
+    assert stored[:, LANE].tolist() == [0, 1] * 3
+    assert (stored[1:, BEGUN] >= stored[:-1, END]).all()
+
+
 @both_cores
 def test_a_wait_ends_after_its_signal(bench, cores):
     builder = ProgramBuilder(n_gpus=2)
