@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from .names import shortened
 from .style import AMBER, BLUE, GREEN, MUTED, ORANGE, PINK, SKY, house_style
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ LEAST_SHARE = 1e-4
 """Ops shorter than this share of the longest one are left out: on a logarithmic axis they would take all of the room."""
 
 
-def beside_figure(data: pd.DataFrame) -> Figure:
-    """Time of each op, simulated against measured, by what it is; on the line both are equal.
+def beside_figure(data: pd.DataFrame, each: str = "an op") -> Figure:
+    """Time of each op (or what else `each` says), simulated against measured, by what it is; on the line both are equal.
 
     `data`: columns measured_issue_us, simulated_issue_us, and `what` or kind. Of many ops evenly chosen ones are drawn.
     """
@@ -29,7 +30,7 @@ def beside_figure(data: pd.DataFrame) -> Figure:
     what = shown["what" if "what" in shown else "kind"].astype(str)
     with house_style():
         figure = Figure(figsize=(5.0, 4.2))
-        axes = figure.add_subplot(xlabel="measured, µs an op", ylabel="simulated, µs an op")
+        axes = figure.add_subplot(xlabel=f"measured, µs {each}", ylabel=f"simulated, µs {each}")
         if len(shown):
             times = shown[["measured_issue_us", "simulated_issue_us"]].to_numpy(dtype=float)
             ends = np.array([times.min() / 1.3, times.max() * 1.3])
@@ -38,7 +39,7 @@ def beside_figure(data: pd.DataFrame) -> Figure:
                 mine = shown[what == name]
                 axes.plot(
                     mine["measured_issue_us"], mine["simulated_issue_us"], "o", markersize=4, color=COLOURS[number % 6],
-                    markeredgecolor="white", markeredgewidth=0.3, linestyle="", label=f"{name} ({len(mine)})",
+                    markeredgecolor="white", markeredgewidth=0.3, linestyle="", label=f"{shortened(name, 30)} ({len(mine)})",
                 )  # fmt: skip
             axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
             axes.legend(loc="upper left")

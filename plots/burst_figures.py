@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from .style import BLUE, DASHES, GREEN, INK, MUTED, ORANGE, house_style, mark_x
@@ -43,6 +44,31 @@ def knee_figure(data: pd.DataFrame, knee_kib: float, published_kib: float) -> Fi
         text = f"knee: simulated {knee_kib:.1f} KiB,\npublished {published_kib:g} KiB"
         mark_x(axes, knee_kib, text, top=0.5, side="left")
         axes.set_xlim(0, law["burst_kib"].max() * 1.03)
+        axes.set_ylim(0)
+        axes.legend(loc="upper left")
+    return figure
+
+
+def audit_figure(data: pd.DataFrame, burst_kib: float, verdict: str) -> Figure:
+    """How long a burst takes to issue against its size, a line each for the first and for those in the long run.
+
+    `data`: columns series, burst_kib, t_iss_us. The burst that was asked about is marked on each line.
+    """
+    with house_style():
+        figure = Figure()
+        axes = figure.add_subplot(
+            xlabel="burst $B$, KiB a producer",
+            ylabel=f"issue time {T_ISS}, µs",
+            title=f"{burst_kib:.4g} KiB: {verdict}",
+        )
+        for (name, mine), colour, dashes in zip(
+            data.groupby("series", sort=False), (ORANGE, BLUE), (DASHES, "solid"), strict=False
+        ):
+            axes.plot(mine["burst_kib"], mine["t_iss_us"], color=colour, linestyle=dashes, label=str(name))
+            there = np.interp(burst_kib, mine["burst_kib"], mine["t_iss_us"])
+            axes.plot([burst_kib], [there], "o", color=colour, markeredgecolor="white")
+        axes.axvline(burst_kib, color=MUTED, linewidth=1.0, linestyle=":", zorder=1)
+        axes.set_xlim(0, data["burst_kib"].max())
         axes.set_ylim(0)
         axes.legend(loc="upper left")
     return figure

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from .names import shortened
 from .style import house_style
 
 if TYPE_CHECKING:
@@ -75,11 +76,11 @@ def facts(caption: str, values: Mapping[str, Any]) -> Table:
     return Table(caption, ("", ""), list(values.items()))
 
 
-def table_of(caption: str, data: pd.DataFrame) -> Table:
-    """A table of a DataFrame; of a long one the first `MOST_ROWS` rows."""
-    shown = data.head(MOST_ROWS).astype(object)
+def table_of(caption: str, data: pd.DataFrame, most_rows: int = MOST_ROWS) -> Table:
+    """A table of a DataFrame; of a long one the first rows."""
+    shown = data.head(most_rows).astype(object)
     rows = shown.where(shown.notna(), None).to_numpy().tolist()
-    return Table(caption, [str(name) for name in data.columns], rows, max(0, len(data) - MOST_ROWS))
+    return Table(caption, [str(name) for name in data.columns], rows, max(0, len(data) - most_rows))
 
 
 def render(page: Page) -> str:
@@ -87,11 +88,12 @@ def render(page: Page) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"cell": cell, "number": is_number}
+    environment.filters |= {"cell": shown_cell, "number": is_number, "breakable": breakable}
     environment.tests |= {
         "table": lambda part: isinstance(part, Table),
         "picture": lambda part: isinstance(part, Picture),
         "code": lambda part: isinstance(part, Code),
+        "number": is_number,
     }
     environment.globals["svg"] = lambda picture: svg(picture.figure, picture.caption)
     template = environment.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8"))
@@ -119,6 +121,23 @@ def svg(figure: Figure, caption: str) -> str:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def shown_cell(value: Any) -> str:
+    """A cell as HTML: an address is a link with a short name."""
+    from markupsafe import Markup, escape
+
+    if isinstance(value, str) and value.startswith(("https://", "http://")):
+        named = shortened(value.partition("://")[2], 40)
+        return Markup(f'<a href="{escape(value)}">{escape(named)}</a>')
+    return breakable(cell(value))
+
+
+def breakable(text: str) -> str:
+    """Text as HTML in which a name such as makespan_median_us may be broken behind each _."""
+    from markupsafe import Markup, escape
+
+    return Markup(str(escape(text)).replace("_", "_<wbr>"))
 
 
 def cell(value: Any) -> str:

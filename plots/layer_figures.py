@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from .style import AMBER, BLUE, GREEN, ORANGE, PINK, SKY, house_style
+from .style import AMBER, BLUE, GREEN, INK, PINK, SKY, house_style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ def layer_figure(data: pd.DataFrame) -> Figure:
     policies = list(dict.fromkeys(data["policy"]))
     kernels = list(dict.fromkeys(data["kernel"]))
     with house_style():
-        figure = Figure(figsize=(6.5, 1.2 + 0.45 * len(policies)))
+        figure = Figure(figsize=(5.0, 1.6 + 0.4 * len(policies) + 0.2 * -(-len(kernels) // 3)))
         axes = figure.subplots()
         for at, kernel in enumerate(kernels):
             mine = data[data["kernel"] == kernel]
@@ -28,9 +28,10 @@ def layer_figure(data: pd.DataFrame) -> Figure:
             axes.barh(places, mine["time_us"], left=mine["start_us"], color=colour, height=0.6, label=kernel)
             exposed = mine["exposed_us"].clip(lower=0)
             left = mine["start_us"] + mine["time_us"] - exposed
-            axes.barh(places, exposed, left=left, color="none", edgecolor=ORANGE, hatch="////", height=0.6, linewidth=0)
+            axes.barh(places, exposed, left=left, color="none", edgecolor=INK, hatch="////", height=0.6, linewidth=0)
         axes.set(xlabel="time, µs", yticks=range(len(policies)), yticklabels=policies)
         axes.invert_yaxis()
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="small")
-        axes.set_title("hatched: exposed communication", fontsize="small")
+        axes.grid(axis="y", visible=False)
+        axes.set_title("Hatched: exposed communication")
+        figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     return figure

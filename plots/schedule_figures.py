@@ -116,6 +116,19 @@ def waterfall_figure(data: pd.DataFrame) -> Figure:
     return figure
 
 
+FAR_APART = 20
+"""From this ratio of the largest to the smallest value of a setting its axis is logarithmic."""
+
+
+def _spread(values: list[float]) -> list[float]:
+    """Of ascending values the first, and each that is at least 2.2 times the one taken before."""
+    taken: list[float] = []
+    for value in values:
+        if not taken or (value > 0 and value >= 2.2 * taken[-1]):
+            taken.append(value)
+    return taken
+
+
 def tune_figure(data: pd.DataFrame, policy: str, setting: str | None, knee: int | None, own_us: float | None) -> Figure:
     """Makespan over one setting of a policy, with the knee marked; without a setting, the best of each policy.
 
@@ -133,6 +146,13 @@ def tune_figure(data: pd.DataFrame, policy: str, setting: str | None, knee: int 
         mine = data[(data["policy"] == policy) & data[setting].notna() & data["makespan_us"].notna()]
         curve = mine.groupby(setting)["makespan_us"].min()
         axes.plot(curve.index.astype(float), curve, "o-", color=BLUE, linewidth=1.2, label=policy)
+        positive = curve.index[curve.index > 0]
+        if (
+            len(positive) and positive.max() > FAR_APART * positive.min()
+        ):  # else the small ones, where it happens, coincide
+            axes.set_xscale("symlog", base=2, linthresh=float(positive.min()))
+            axes.set_xticks(_spread(list(curve.index)), [f"{value:g}" for value in _spread(list(curve.index))])
+            axes.minorticks_off()
         axes.set(xlabel=setting.replace("_", " "), title=f"What {setting.replace('_', ' ')} does to {policy}")
         if own_us is not None:
             axes.axhline(own_us, color=ORANGE, linewidth=1.2, linestyle=DASHES, label="as it is written")

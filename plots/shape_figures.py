@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 POLICY_COLOURS = {"compute_only": MUTED, "serial": INK, "reserved_sms": GREEN, "comm_warp": PINK, "piggyback": BLUE}
+POLICY_MARKS = {"reserved_sms": "s", "comm_warp": "^", "piggyback": "o"}
 SHORT = {"fused": "fused", "reserved_sms": "SMs", "reshaped": "reshaped", "serial": "serial"}
 
 
@@ -96,7 +97,7 @@ def attention_figure(data: pd.DataFrame) -> Figure:
             bound = policy == "compute_only"
             axes.plot(
                 mine["tokens"], mine["speedup"], color=colour, linewidth=1.2, linestyle=DASHES if bound else "-",
-                marker="" if bound or policy == "serial" else "o", markersize=4,
+                marker=POLICY_MARKS.get(policy, ""), markersize=4.5,
                 label="nothing sent" if bound else policy,
             )  # fmt: skip
         judged = measured[measured["policy"] != "serial"]

@@ -51,7 +51,7 @@ def find(
     Raises `InputError` for the `key` at `place`, with the closest name, if there is no such entry. Whether a file of one's
     own exists is found out on reading it.
     """
-    if isinstance(name, Path) or name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name:
+    if is_file(name):
         return beside.parent / name if isinstance(beside, Path) else Path(name)
     known = {entry.name: entry.file for entry in entries(kind)}
     if name not in known:
@@ -59,6 +59,11 @@ def find(
         also = ", ".join(known) + f", or the path of a {kind} file that ends in .yaml"
         raise where.error(f"is not in the catalogue{closest(name, known)}", (key or kind,), name, also)
     return known[name]
+
+
+def is_file(name: str | Path) -> bool:
+    """Whether `name` means a file of one's own, not an entry."""
+    return isinstance(name, Path) or name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
 
 
 def find_any(name: str) -> Entry:

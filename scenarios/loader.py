@@ -61,10 +61,11 @@ def load_document(
 ) -> Resolved:
     """As `load`, for a scenario that was read already, and changes that know their place.
 
-    Files that the scenario names are looked for beside `file`.
+    A file that is named in a file is looked for beside that one; one named by an option or a call, in the working folder.
     """
     for path, change in changes.items():
         document = _replaced(document, path, change, label)
+    document = _routing_file_found(document)
     checked = check(Scenario, document.data, document.place)
     return _resolved(checked, document, file)
 
@@ -137,7 +138,32 @@ def _replaced(document: Document, path: str, change: Document, label: str) -> Do
         document = document.put(("machine",), Document({"base": named.data}, named.places))
     if keys[0] == "machine" and keys[1:2] not in ((), ("base",), ("overrides",)):
         keys = ("machine", "overrides", ".".join(str(key) for key in keys[1:]))
+    if keys in (("machine",), ("machine", "base"), *(("machine", "overrides", part) for part in PARTS)):
+        change = _machine_file_found(change)
     return document.put(keys, change)
+
+
+def _machine_file_found(change: Document) -> Document:
+    """A change that names a machine's file, with the whole path: it need not be written beside the scenario."""
+    if isinstance(change.data, dict) and "base" in change.data:
+        return change.put(("base",), _machine_file_found(change.part("base")))
+    if not isinstance(change.data, (str, FilePath)) or not catalogue.is_file(change.data):
+        return change
+    written_in = change.place(()).file
+    folder = FilePath(written_in).parent if written_in else FilePath()
+    return Document(str((folder / change.data).absolute()), change.places)
+
+
+def _routing_file_found(document: Document) -> Document:
+    """A recorded routing that a file names is looked for beside that file."""
+    path = ("workload", "routing", "file")
+    value = document.data
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    written_in = document.place(path).file
+    if not isinstance(value, str) or written_in is None:
+        return document
+    return document.put(path, literal(str(FilePath(written_in).parent / value), document.place(path)))
 
 
 def _meant(path: str, document: Document) -> str:

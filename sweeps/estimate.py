@@ -11,6 +11,7 @@ from typing import Any
 
 from ..scenarios.study import LoadedStudy, load_study
 from ..sim.errors import InputError
+from ..sim.units import format_size
 from .journal import FILE, Journal
 from .pool import ProcessPool
 from .run import compile_engine, prepare, processors, uses_compiled
@@ -36,6 +37,21 @@ class Estimate:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The same for a person."""
+        workers = f"with {self.workers} workers"
+        return [
+            ("points", f"{self.points}, of which {self.to_run} are to be run"),
+            ("ops", "not known" if self.ops is None else f"about {self.ops:.3g}"),
+            ("time", "not known" if self.wall_s is None else f"about {self.wall_s:.3g} s {workers}"),
+            ("memory", f"about {format_size(self.memory_bytes)} {workers}"),
+            ("sample", f"{self.sampled} points were run for this, {self.sample_failed} of them failed"),
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in self.facts())
+        return f"<table>{rows}</table>"
 
 
 def estimate(

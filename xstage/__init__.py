@@ -16,7 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import Run, audit, catalogue, load_machine, load_scenario, run
+    from .api import Run, catalogue, load_machine, load_scenario, run
+    from .audited import BurstAudit, audit
     from .beside_trace import Beside, beside
     from .comparison import Comparison, compare
     from .diagnosis import doctor
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "api": ("Run", "audit", "catalogue", "load_machine", "load_scenario", "run"),
+    "api": ("Run", "catalogue", "load_machine", "load_scenario", "run"),
+    "audited": ("BurstAudit", "audit"),
     "beside_trace": ("Beside", "beside"),
     "comparison": ("Comparison", "compare"),
     "diagnosis": ("doctor",),
@@ -81,6 +83,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Beside",
+    "BurstAudit",
     "Comparison",
     "DeadlockError",
     "Difference",

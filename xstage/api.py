@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, Any
 from .scenarios.loader import Resolved, load
 from .scenarios.machine_files import load_machine
 from .sim.errors import InputError
-from .sim.units import parse_size, parse_time
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from .scenarios.schema import Engine, Scenario, TraceLevel
-    from .sim.burst_gap import Audit
-    from .sim.machine import Machine
     from .sim.program import Program
     from .sim.topology import Fabric
     from .sim.trace import Trace
 
-__all__ = ["Run", "audit", "catalogue", "load_machine", "load_scenario", "run"]
+__all__ = ["Run", "catalogue", "load_machine", "load_scenario", "run"]
 
 load_scenario = load
 
@@ -75,12 +72,14 @@ def run(
     engine: Engine | None = None,
     overrides: Mapping[str, Any] | None = None,
     trace: TraceLevel | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Run:
     """Simulate a scenario: a name of the catalogue, a YAML file, a mapping, or a `Scenario`.
 
     `overrides` replaces values by dotted path, such as {'workload.burst': '64 KiB'}; `engine` and `trace` replace what the
-    scenario says. Raises `InputError` for what is not acceptable, `DeadlockError` if the schedule can never finish and
-    `LimitError` if it would leave the range of times.
+    scenario says. `progress` is called now and then with the share of the simulation that is done. Raises `InputError` for
+    what is not acceptable, `DeadlockError` if the schedule can never finish and `LimitError` if it would leave the range of
+    times.
     """
     from .sim.execute import simulate
     from .sim.metrics import summarise
@@ -91,7 +90,7 @@ def run(
     level = _one_of(trace or resolved.scenario.trace, "trace", TRACE_LEVELS)
     program, fabric = resolved.program(), resolved.fabric()
     built = time.perf_counter()
-    outcome = simulate(program, fabric, engine=chosen, trace=level)
+    outcome = simulate(program, fabric, engine=chosen, trace=level, progress=progress)
     simulated = time.perf_counter()
     metrics = summarise(outcome)
     if "rank_load" in program.meta:
@@ -102,31 +101,6 @@ def run(
         "simulate_s": simulated - built,
     }
     return Run(resolved, chosen, metrics, timing, program, fabric, outcome)
-
-
-def audit(
-    machine: str | Path | Machine,
-    producers: int,
-    burst: str,
-    gap: str = "0 us",
-    synchronised: bool = False,
-    overrides: Mapping[str, Any] | None = None,
-) -> Audit:
-    """Whether bursts of remote stores fit a machine's stage as they are, by what margins, and what to do if not.
-
-    `producers` SMs of one GPU store `burst` ('32 KiB') each and then nothing for `gap` ('4 us'). `machine` is a name of
-    the catalogue, a file or a `Machine`; `overrides` replaces numbers of a named one by dotted path. Closed forms: no
-    simulation runs. Raises `InputError`.
-    """
-    from .sim.burst_gap import audit as audited
-
-    if not isinstance(machine, (str, Path)):
-        _refuse_overrides(overrides, "a Machine")
-    known = load_machine(machine, overrides) if isinstance(machine, (str, Path)) else machine
-    if producers > known.sms:
-        raise InputError(f"is more than the SMs of {known.name}", field="producers", value=producers,
-                         allowed=f"0 to {known.sms}")  # fmt: skip
-    return audited(known.x_stage(), producers, parse_size(burst, "burst"), parse_time(gap, "gap"), synchronised)
 
 
 def catalogue() -> pd.DataFrame:
@@ -154,15 +128,10 @@ def resolved_scenario(
 ) -> Resolved:
     if not isinstance(scenario, Resolved):
         return load(scenario, overrides)
-    _refuse_overrides(overrides, "a loaded scenario")
-    return scenario
-
-
-def _refuse_overrides(overrides: Mapping[str, Any] | None, what: str) -> None:
     if overrides:
-        raise InputError(
-            f"cannot change {what}; give them when it is loaded", field="overrides", value=", ".join(overrides)
-        )
+        raise InputError("cannot change a loaded scenario; give them when it is loaded", field="overrides",
+                         value=", ".join(overrides))  # fmt: skip
+    return scenario
 
 
 def _one_of(value: str, name: str, allowed: tuple[str, ...]) -> Any:

@@ -4,10 +4,10 @@ There are two ways of knowing which op is which:
 
 - Ops with task numbers, as the validator's backends record them: every op of the Program is joined to itself, by lane, task,
   op and occurrence (hw_validate/compare.py). Several repeats, numbered by the column `repeat`, count as one measurement.
-- Ops with names, as profilers record them: `match` says which part of the simulation a name is. A part is a phase ('l1'), a
-  role ('mma'), both ('mma:l1'), or 'all', the whole run of a GPU. The n-th op of that name on a GPU is joined to the n-th
-  task of that part on the same GPU, by start; where there are not equally many, only medians are compared. To 'all' every op
-  is joined: a kernel that ran many times is many measurements of one run.
+- Ops with names, as profilers record them: `match` says which part of the simulation a name is (beside_match.py). A part is
+  a phase ('l1'), a role ('mma'), both ('mma:l1'), the whole run of a GPU ('all') or of a phase on it ('all:l1'). The n-th op
+  of that name on a GPU is joined to the n-th task of that part on the same GPU, by start; where there are not equally many,
+  only medians are compared. To a whole every op is joined: a kernel that ran many times is many measurements of one run.
 
 error_pct = 100 * (simulated - measured) / measured.
 """
@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .api import Run, run
+from .api import run
+from .beside_match import chosen_parts, is_whole, parts_of
 from .output import parts_html, table
+from .plots.names import shortened
 from .sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
     from .reruns import Given
 
-WHOLE = "all"
 COLUMNS = (
     "gpu",
     "what",
@@ -44,13 +45,16 @@ COLUMNS = (
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Beside:
-    """`ops`: a row an op that is on both sides, with measured_issue_us, simulated_issue_us, error_pct and `what` it is.
+    """What was simulated (a scenario, or the name of a schedule) on which machine, and how a measured trace differs from it.
+
+    `ops`: a row an op that is on both sides, with measured_issue_us, simulated_issue_us, error_pct and `what` it is.
 
     `parts`: a row a part of the kernel, with its number of ops, medians, totals and errors; also parts whose ops are not
     equally many. `unmatched`: names of the measured trace that nothing was joined to, with how long they took in all.
     """
 
-    run: Run
+    scenario: str
+    machine: str
     ops: pd.DataFrame
     parts: pd.DataFrame
     unmatched: dict[str, float]
@@ -66,8 +70,8 @@ class Beside:
         from .predictions import records
 
         return {
-            "scenario": self.run.resolved.scenario.name,
-            "machine": self.run.resolved.machine.name,
+            "scenario": self.scenario,
+            "machine": self.machine,
             "joined_ops": len(self.ops),
             "median_abs_error_pct": self.median_abs_error_pct,
             "parts": records(self.parts),
@@ -88,7 +92,7 @@ class Beside:
             self.ops.to_parquet(temporary)
 
     def __repr__(self) -> str:
-        return f"<Beside: {len(self.ops)} ops joined with {self.run.resolved.scenario.name}>"
+        return f"<Beside: {len(self.ops)} ops joined with {self.scenario}>"
 
     def _repr_html_(self) -> str:
         return parts_html(beside_parts(self))
@@ -96,34 +100,47 @@ class Beside:
 
 def beside(
     measured: str | Path | pd.DataFrame,
-    scenario: Given,
+    simulated: Given | pd.DataFrame,
     match: Mapping[str, str] | None = None,
     *,
     overrides: Mapping[str, Any] | None = None,
 ) -> Beside:
-    """Simulate a scenario and lay a measured trace beside it: a file of `read_trace`, or a table with the same columns.
+    """Lay a measured trace, a file of `read_trace` or a table with the same columns, beside what is simulated.
 
-    `match` maps measured names to parts of the simulation; a name that is a part's own needs no entry. Raises `InputError`
-    for a part that the simulation does not have, a name that was not measured, or if nothing can be joined.
+    That is a scenario, which is run here, or the op table of a schedule of one's own that ran already.
+
+    `match` maps measured names to parts of the simulation; a name may have a `*`, and one that is a part's own needs no
+    entry. Raises `InputError` for a part that the simulation does not have, a name that was not measured, or if nothing can
+    be joined.
     """
     from .hw_validate.readers.read import read_trace
 
     started = time.perf_counter()
     ops = read_trace(measured) if isinstance(measured, (str, Path)) else measured
-    done = run(scenario, overrides=overrides, trace="full")
+    theirs, scenario, machine = _op_table(simulated, overrides)
     if len(ops) and (ops["task"] >= 0).all():
         if match:
             raise InputError("is for traces whose ops have names", field="match", value=", ".join(match))
-        joined, parts, unmatched = _op_by_op(ops, done)
+        joined, parts, unmatched = _op_by_op(ops, theirs)
     else:
-        joined, parts, unmatched = _by_name(ops, done, match or {})
-    return Beside(done, joined, parts, unmatched, {"wall_s": time.perf_counter() - started})
+        joined, parts, unmatched = _by_name(ops, theirs, match or {})
+    return Beside(scenario, machine, joined, parts, unmatched, {"wall_s": time.perf_counter() - started})
 
 
-def _op_by_op(measured: pd.DataFrame, done: Run) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, float]]:
+def _op_table(simulated: Given | pd.DataFrame, overrides: Mapping[str, Any] | None) -> tuple[pd.DataFrame, str, str]:
+    """The op table of what is simulated, with the names of the scenario and the machine."""
+    import pandas as pd
+
+    if isinstance(simulated, pd.DataFrame):
+        return simulated, "a schedule", "its own machine"
+    done = run(simulated, overrides=overrides, trace="full")
+    return done.trace.ops(), done.resolved.scenario.name, done.resolved.machine.name
+
+
+def _op_by_op(measured: pd.DataFrame, simulated: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, float]]:
     from .hw_validate.compare import compare
 
-    ops = compare(done.trace.ops(), measured).ops
+    ops = compare(simulated, measured).ops
     phase = ops["phase"].astype(object).where(ops["phase"].notna(), "").astype(str)
     what = ops["kind"].astype(str).where(phase == "", ops["kind"].astype(str) + ":" + phase)
     ops = _with_error(ops.assign(what=what))
@@ -135,66 +152,26 @@ def _op_by_op(measured: pd.DataFrame, done: Run) -> tuple[pd.DataFrame, pd.DataF
 
 
 def _by_name(
-    measured: pd.DataFrame, done: Run, match: Mapping[str, str]
+    measured: pd.DataFrame, simulated: pd.DataFrame, match: Mapping[str, str]
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, float]]:
     import pandas as pd
 
-    simulated = _parts_of(done)
+    there = parts_of(simulated)
     called = measured["name" if "name" in measured else "kind"].astype(str)
     names = list(dict.fromkeys(called))
-    for name, part in match.items():
-        if name not in names:
-            raise InputError("was not measured", field="match", value=name, allowed=names)
-        if part not in simulated:
-            raise InputError("is no part of the simulation", field="match", value=f"{name}={part}", allowed=simulated)
-    chosen = {name: match.get(name, name) for name in names if match.get(name, name) in simulated}
-    if not chosen:
-        raise InputError(
-            "share no name: say which part of the simulation each measured name is", field="match",
-            value=", ".join(names[:5]), allowed=[f"NAME={part}" for part in simulated],
-        )  # fmt: skip
+    chosen = chosen_parts(names, match, there)
     rows, joined = [], []
     for name, part in chosen.items():
         mine = measured[called == name].sort_values("start_us", kind="stable")
-        took, theirs = mine["end_us"] - mine["start_us"], simulated[part]
+        took, theirs = mine["end_us"] - mine["start_us"], there[part]
         label = name if name == part else f"{name} = {part}"
-        pairs = _pairs(mine, theirs, label, whole=part == WHOLE)
+        pairs = _pairs(mine, theirs, label, whole=is_whole(part))
         rows.append(_part(label, took, theirs["took_us"], pairs))
         joined += [pairs] if len(pairs) else []
     took = measured["end_us"] - measured["start_us"]
     left = {name: float(took[called == name].sum()) for name in names if name not in chosen}
     ops = pd.concat(joined, ignore_index=True) if joined else pd.DataFrame(columns=[*COLUMNS, "error_pct"])
     return ops, _frame(rows), left
-
-
-def _parts_of(done: Run) -> dict[str, pd.DataFrame]:
-    """Each part of a simulation: gpu, start_us and took_us of its tasks, by start."""
-    import pandas as pd
-
-    spans = done.trace.spans()
-    spans = spans.assign(role=spans["role"].astype(str), phase=spans["phase"].astype(object).fillna("").astype(str))
-    ops = done.trace.ops()
-    run_of = ops.groupby("gpu").agg(start_us=("start_us", "min"), end_us=("end_us", "max")).reset_index()
-    parts = {WHOLE: _took(run_of)}
-    by_task = (
-        spans.groupby(["gpu", "phase", "task"])
-        .agg(start_us=("start_us", "min"), end_us=("end_us", "max"))
-        .reset_index()
-    )
-    for phase, mine in by_task.groupby("phase", sort=False):
-        if phase:
-            parts[str(phase)] = _took(pd.DataFrame(mine))
-    for role, mine in spans.groupby("role", sort=False):
-        parts.setdefault(str(role), _took(mine))
-        for phase, some in mine.groupby("phase", sort=False):
-            if phase:
-                parts[f"{role!s}:{phase!s}"] = _took(some)
-    return parts
-
-
-def _took(rows: pd.DataFrame) -> pd.DataFrame:
-    ordered = rows.sort_values(["gpu", "start_us"], kind="stable")
-    return ordered.assign(took_us=ordered["end_us"] - ordered["start_us"])[["gpu", "start_us", "took_us"]]
 
 
 def _pairs(mine: pd.DataFrame, theirs: pd.DataFrame, what: str, whole: bool) -> pd.DataFrame:
@@ -250,12 +227,11 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 def beside_parts(done: Beside) -> list[Any]:
     """Measured beside simulated, for a person."""
     rows = [
-        (row["what"], f"{row['measured_ops']} / {row['simulated_ops']}", f"{row['measured_median_us']:.3f}",
+        (_shown(row["what"]), f"{row['measured_ops']} / {row['simulated_ops']}", f"{row['measured_median_us']:.3f}",
          f"{row['simulated_median_us']:.3f}", _signed(row["median_error_pct"]), _plain(row["op_median_abs_error_pct"]),
          _plain(row["op_p90_abs_error_pct"]))
         for row in done.parts.to_dict("records")
     ]  # fmt: skip
-    scenario = done.run.resolved.scenario
     columns = (
         "",
         "ops: measured / simulated",
@@ -266,7 +242,7 @@ def beside_parts(done: Beside) -> list[Any]:
         "90 %",
     )
     parts: list[Any] = [
-        f"beside {scenario.name} on {done.run.resolved.machine.name}, simulated",
+        f"beside {done.scenario} on {done.machine}, simulated",
         "",
         table("", columns, rows),
         "",
@@ -279,9 +255,15 @@ def beside_parts(done: Beside) -> list[Any]:
     ]
     if done.unmatched:
         longest = sorted(done.unmatched, key=lambda name: -done.unmatched[name])[:5]
-        named = ", ".join(f"{name} ({done.unmatched[name]:.1f} us)" for name in longest)
+        named = ", ".join(f"{shortened(name)} ({done.unmatched[name]:.1f} us)" for name in longest)
         parts.append(f"Not joined to anything: {named}" + (" and others." if len(done.unmatched) > 5 else "."))
     return parts
+
+
+def _shown(what: str) -> str:
+    """'NAME = PART' with a short name."""
+    name, equals, part = what.rpartition(" = ")
+    return f"{shortened(name)}{equals}{part}" if equals else shortened(part)
 
 
 def _signed(value: float | None) -> str:

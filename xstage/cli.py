@@ -122,10 +122,11 @@ def run(
 ) -> None:
     """Simulate a scenario and print where the time goes."""
     from .api import run as simulate
+    from .clock import clock
     from .commands_trace import write
     from .no_effect import without_effect
     from .plots.traces.write import check_file
-    from .run_estimate import Built, cost_parts, estimate_parts, estimate_run, peak_memory, run_clock
+    from .run_estimate import Built, cost_parts, estimate_parts, estimate_run, peak_memory
     from .scenarios.loader import load, parse_overrides
 
     started = time.perf_counter()
@@ -146,8 +147,8 @@ def run(
         else:
             show(*estimate_parts(found))
         return
-    with run_clock(built, engine):
-        done = simulate(built, engine=engine, trace=level)  # type: ignore[arg-type]
+    with clock(f"Simulating {resolved.scenario.name}") as tell:
+        done = simulate(built, engine=engine, trace=level, progress=tell)  # type: ignore[arg-type]
     answer, parts = done.as_dict(), []
     if idle := without_effect(scenario, changes, resolved, done.program, done.fabric, done.trace):
         answer["warnings"] = idle
@@ -189,7 +190,8 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Say whether bursts of stores fit a machine as they are, by what margins, and what to do if not."""
-    from .api import audit as audited
+    from .audited import audit as audited
+    from .audited import audit_parts
     from .scenarios.loader import machine_overrides, parse_overrides
     from .scenarios.machine_files import load_machine
     from .sim.units import parse_size, parse_time
@@ -200,20 +202,8 @@ def audit(
     found = audited(known, producers, burst, gap, synchronised)
     if as_json:
         print_json(with_common_fields(found.as_dict(), {"wall_s": time.perf_counter() - started}))
-        return
-    rows = [
-        ("advice", found.advice),
-        ("phase", found.phase.replace("_", "-")),
-        ("in the long run a burst issues in", f"{found.t_iss_us:.3f} us, of which stalled {found.stall_us:.3f} us"),
-        ("the first burst stalls", f"{found.first_stall_us:.3f} us, if all start it together"),
-        ("gap that removes the stall", _gap(found.recovery_gap_us)),
-        ("of which missing", _gap(found.missing_gap_us)),
-        ("drain rate to spare", f"{found.rate_margin_gbs:.1f} GB/s"),
-        ("room to spare at the peak", f"{found.capacity_margin_bytes} B"),
-    ]
-    verdict = "fits" if found.fits else "stalls" if found.stall_us else "only the first burst stalls"
-    asked = f"{producers} SMs of {known.name} store {burst} each to one peer, then nothing for {gap}"
-    show(f"{asked}: {verdict}.", found.reason, "", table("", ("", ""), rows))
+    else:
+        show(*audit_parts(found))
 
 
 @scenarios_app.callback()
@@ -331,10 +321,6 @@ register_schedule(app)
 register_sweep(app)
 register_trace(app)
 register_validate(app)
-
-
-def _gap(value: float | None) -> str:
-    return "none: no gap helps" if value is None else f"{value:.3f} us"
 
 
 def _plot_topology(name: str, file: Path, as_json: bool) -> None:

@@ -12,7 +12,6 @@ from .counted_progress import counted_progress
 from .output import print_json, show, table, warn, with_common_fields
 
 if TYPE_CHECKING:
-    from .sweeps.estimate import Estimate
     from .sweeps.run import Sweep
 
 ERRORS_SHOWN = 5
@@ -88,7 +87,7 @@ def _estimate(study: str, output: Path | None, workers: int | None, started: flo
     if as_json:
         print_json(with_common_fields({"estimate": found.as_dict()}, {"wall_s": time.perf_counter() - started}))
     else:
-        show(*_estimate_parts(found))
+        show(table("", ("", ""), found.facts()))
 
 
 def _parts(done: Sweep) -> list[Any]:
@@ -110,16 +109,3 @@ def _parts(done: Sweep) -> list[Any]:
         rows = list(zip(failed["point"], failed["error_type"], failed["error"], strict=True))
         parts += ["", table(f"the first errors of {done.failed}", ("point", "error", "what it says"), rows)]
     return parts
-
-
-def _estimate_parts(found: Estimate) -> list[Any]:
-    from .sim.units import format_size
-
-    rows = [
-        ("points", f"{found.points}, of which {found.to_run} are to be run"),
-        ("ops", "not known" if found.ops is None else f"about {found.ops:.3g}"),
-        ("time", "not known" if found.wall_s is None else f"about {found.wall_s:.3g} s with {found.workers} workers"),
-        ("memory", f"about {format_size(found.memory_bytes)} with {found.workers} workers"),
-        ("sample", f"{found.sampled} points were run for this, {found.sample_failed} of them failed"),
-    ]
-    return [table("", ("", ""), rows)]

@@ -43,8 +43,8 @@ def import_trace(
         "--beside", metavar="SCENARIO", help="Simulate this and say how far each op is from it.", show_default=False,
     )] = None,
     match: Annotated[list[str] | None, typer.Option(
-        metavar="NAME=PART", help="Which part of the simulation a measured name is: a phase, a role, ROLE:PHASE, or all. "
-        "Repeatable.",
+        metavar="NAME=PART", help="Which part of the simulation a measured name is: a phase, a role, ROLE:PHASE, all, or "
+        "all:PHASE. A name may have a *. Repeatable.",
     )] = None,
     overrides: Annotated[list[str] | None, typer.Option(
         "--set", metavar="KEY.PATH=VALUE", help="Replace a value of the scenario. Repeatable.",
@@ -56,6 +56,7 @@ def import_trace(
 ) -> None:  # fmt: skip
     """Read a trace that a profiler wrote, write it with the columns of a simulated one, or lay it beside one."""
     from .hw_validate.readers.read import FORMATS, format_of, read_trace
+    from .plots.names import shortened
     from .plots.traces.write import check_file
 
     started = time.perf_counter()
@@ -80,7 +81,7 @@ def import_trace(
         ("from the first to the last", f"{answer['makespan_us']:.3f} us"),
         *([("written to", str(output))] if output else []),
     ]
-    rows = [(row["name"], row["ops"], row["total_us"], row["median_us"]) for row in answer["names"]]
+    rows = [(shortened(row["name"]), row["ops"], row["total_us"], row["median_us"]) for row in answer["names"]]
     show(table("", ("", ""), facts), "", table("what takes longest", ("name", "ops", "total us", "median us"), rows))
     if compared is not None:
         from .beside_trace import beside_parts

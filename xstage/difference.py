@@ -13,6 +13,7 @@ from .sim.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from .api import Run
     from .scenarios.loader import Resolved
@@ -76,6 +77,12 @@ class Difference:
         import pandas as pd
 
         return pd.DataFrame(map(asdict, self.changes), columns=list(Change.__dataclass_fields__))
+
+    def plot(self) -> Figure:
+        """The largest changes of numbers, in percent of the old ones."""
+        from .plots.difference_figures import changes_figure
+
+        return changes_figure(self.frame, self.old, self.new)
 
     def __repr__(self) -> str:
         return f"<Difference of two {self.kind}s: {len(self.changes)} of {self.compared} values>"

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .counted_progress import Report, unreported
 from .sim.errors import InputError
 from .sim.fit_times import Fit, FittedNumber, Parameter, fit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MOST_SIMULATIONS_SHOWN = 60
 
@@ -43,6 +46,29 @@ class MachineFit:
             for n in fitted.numbers
         ]  # fmt: skip
         return {"machine": self.machine, "calls": calls, "numbers": numbers, "simulations": fitted.simulations}
+
+    def plot(self) -> Figure:
+        """The error of each call that was measured, before and after the fit."""
+        import pandas as pd
+
+        from .plots.difference_figures import fit_figure
+
+        fitted = self.fit
+        errors = [
+            (call, *(100 * (time / measured - 1) for time in (before, after)))
+            for call, measured, before, after in zip(
+                self.calls, fitted.measured_us, fitted.before_us, fitted.predicted_us, strict=True
+            )
+        ]
+        return fit_figure(pd.DataFrame(errors, columns=["call", "before_pct", "after_pct"]), self.machine)
+
+    def __repr__(self) -> str:
+        return f"<MachineFit of {self.machine}: {len(self.fit.numbers)} numbers, {len(self.calls)} calls>"
+
+    def _repr_html_(self) -> str:
+        from .output import parts_html
+
+        return parts_html(fit_parts(self))
 
     def _entry(self, number: FittedNumber) -> dict[str, Any]:
         parameter = number.parameter

@@ -12,11 +12,14 @@ from typing import Any
 
 import pandas as pd
 
-from .plots.html_page import Page, Picture, Section, Table, facts, table_of
+from .plots.html_page import Code, Page, Picture, Section, Table, facts, table_of
+from .report_layers import layer_page
 from .report_paper import calls_page, leads_page, tiles_page
 
 Answer = dict[str, Any]
 
+MOST_PUBLISHED = 3000
+"""Rows of published measurements that a page holds."""
 COMMON = ("schema_version", "xstage_version", "seed", "timing", "command", "explain")
 
 
@@ -114,9 +117,14 @@ def _tuning_page(answer: Answer) -> Page:
         within = f" ({between[0]:.1f} to {between[1]:.1f} % within the intervals of R and Q)" if between else ""
         lead += f" instead of {own['makespan_us']:.1f} µs: saves {best['saving_pct']:.1f} %{within}"
     changes = [*answer["changes"], *answer["notes"]]
+    if answer["d_knee"] is not None:
+        changes.append(f"D_knee of {policy} is {answer['d_knee']} rows: the smallest lead within 1 % of its best.")
+    curve = curve.dropna(axis="columns", how="all").sort_values("makespan_us", kind="stable")
     sections = [
         Section("What to change", changes),
-        Section("Runs", [Picture(figure, "Makespan of the runs that were tried."), table_of("", curve)]),
+        Section(
+            "Runs", [Picture(figure, "Makespan of the runs that were tried."), table_of("the fastest first", curve)]
+        ),
     ]
     return Page(f"Tuning of {answer['scenario']} on {answer['machine']}", "xstage tune", lead + ".", sections)
 
@@ -140,12 +148,18 @@ def _calibration_page(answer: Answer) -> Page:
             f" Programs that calibration never saw are predicted to {replay['median_abs_error_pct']:.1f} % in the median"
             f" ({replay['verdict']})."
         )
-        sections.append(Section("Programs that calibration never saw", [facts("", replay)]))
-    skipped = ("intervals", "host")
-    rest = {name: value for name, value in found.items() if name not in skipped}
+        sections.append(Section("Programs that calibration never saw", _facts_and_tables(replay)))
+    if answer.get("again"):
+        again = pd.DataFrame([_flat(run) for run in answer["again"]])
+        sections.append(Section("Run again", [table_of("", again)]))
+    shown = ("intervals", "host", "warnings", *between)
+    rest = {name: value for name, value in found.items() if name not in shown}
+    notes = [f"Note: {text}." for text in found.get("warnings", ())]
     sections += [
-        Section("Calibration", [law, table_of("with 95 % intervals", numbers), facts("the fit", rest)]),
-        Section("The computer", [facts("", {name: _text(value) for name, value in host.items()})], folded=True),
+        Section(
+            "Calibration", [*notes, law, table_of("with 95 % intervals", numbers), *_facts_and_tables(rest, "the fit")]
+        ),
+        Section("The computer", _facts_and_tables(host), folded=True),
     ]
     title = f"The stage of {host.get('processor', 'this hardware')}"
     return Page(title, "xstage validate" if replay is not None else "xstage calibrate", lead, sections)
@@ -164,11 +178,12 @@ def _published_page(answer: Answer) -> Page:
     lead = f"{answer['coverage_pct']:.0f} % of {len(rows)} published rows are predicted"
     if len(judged):
         lead += f", with a median absolute error of {judged['error_pct'].abs().median():.1f} % where they are judged"
-    others: dict[str, Any] = {name: _text(answer[name]) for name in ("baseline", "faster_schedule") if name in answer}
+    others = {name.replace("_", " "): answer[name] for name in ("baseline", "faster_schedule") if name in answer}
+    order = rows["error_pct"].abs().sort_values(ascending=False, kind="stable", na_position="last").index
     sections = [
         Section("Predicted and measured", [*pictures, table_of("by kind of kernel", pd.DataFrame(answer["summary"]))]),
-        Section("Targets", [table_of("", pd.DataFrame(answer.get("targets", []))), facts("", others)]),
-        Section("Rows", [table_of("", rows[columns])], folded=True),
+        Section("Targets", [table_of("", pd.DataFrame(answer.get("targets", []))), facts("", _flat(others))]),
+        Section("Rows", [table_of("the largest errors first", rows.loc[order, columns], MOST_PUBLISHED)], folded=True),
     ]
     return Page("Predictions beside published measurements", "xstage published", lead + ".", sections)
 
@@ -177,8 +192,7 @@ def _any_page(answer: Answer) -> Page:
     """Facts in one table, and each list of records in one of its own."""
     lists = {name: value for name, value in answer.items() if name not in COMMON and _records(value)}
     found = _rest(answer, tuple(lists))
-    tables = [Section(name.replace("_", " "), [table_of("", pd.DataFrame([_flat(row) for row in rows]))])
-              for name, rows in lists.items()]  # fmt: skip
+    tables = [Section(name.replace("_", " "), _record_tables(rows)) for name, rows in lists.items()]
     words = shlex.split(answer.get("command") or "xstage")
     named = itertools.takewhile(lambda word: not word.startswith("-"), words)
     lead = str(answer.get("reason") or answer.get("sentence") or "What the command found, as tables.")
@@ -188,6 +202,7 @@ def _any_page(answer: Answer) -> Page:
 _KINDS: tuple[tuple[tuple[str, ...], Callable[[Answer], Page]], ...] = (
     (("scenario", "makespan_us", "roles", "spans"), _run_page),
     (("scenario", "policies", "baseline"), _comparison_page),
+    (("model", "policies", "baseline"), layer_page),
     (("scenario", "bars", "sentence"), _explanation_page),
     (("scenario", "best", "curve"), _tuning_page),
     (("calibration",), _calibration_page),
@@ -200,6 +215,24 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Answer], Page]], ...] = (
 
 def _records(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+
+
+def _record_tables(rows: list[Any]) -> list[str | Table | Picture | Code]:
+    """A table of records; lists of records in them are tables of their own, under the first value of their record."""
+    inner = [(next(iter(row.values())), name, value) for row in rows for name, value in row.items() if _records(value)]
+    kept = [{name: value for name, value in row.items() if not _records(value)} for row in rows]
+    tables = [table_of("", pd.DataFrame([_flat(row) for row in kept]))]
+    return [*tables, *(table_of(f"{of}: {name}", pd.DataFrame(list(map(_flat, value)))) for of, name, value in inner)]
+
+
+def _facts_and_tables(values: Mapping[str, Any], caption: str = "") -> list[str | Table | Picture | Code]:
+    """Values in one table, and each list of records in one of its own."""
+    lists = {name: value for name, value in values.items() if _records(value)}
+    alone = {name: value for name, value in values.items() if name not in lists and value not in ([], {})}
+    tables = [
+        table_of(name.replace("_", " "), pd.DataFrame([_flat(row) for row in rows])) for name, rows in lists.items()
+    ]
+    return [facts(caption, _flat(alone)), *tables]
 
 
 def _rest(answer: Answer, used: tuple[str, ...]) -> dict[str, Any]:

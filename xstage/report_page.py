@@ -42,6 +42,13 @@ class Report:
         return {"report": str(self.file), "title": self.title, "tables": self.tables, "figures": self.figures,
                 "bytes": self.bytes}  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        """A link to the page."""
+        from html import escape
+
+        held = f"{self.tables} tables, {self.figures} figures, {self.bytes / 1000:.0f} kB"
+        return f'<a href="{escape(self.file.as_posix())}">{escape(self.title)}</a> ({held})'
+
 
 def report(path: str | Path, output: str | Path) -> Report:
     """Write the page of `path` to `output` (.html), whole or not at all. The same input gives the same bytes.

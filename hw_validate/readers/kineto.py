@@ -1,4 +1,8 @@
-"""torch.profiler (Kineto) and other Chrome trace JSON whose GPU events have a device and a stream."""
+"""torch.profiler (Kineto) and other Chrome trace JSON.
+
+On NVIDIA GPUs an event's arguments name its device and stream. On AMD GPUs (ROCm) they may not: there the process is the
+device and the thread the stream.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +32,14 @@ def read_kineto(file: str | Path) -> pd.DataFrame:
     """
     shown = str(file)
     events = [event for event in _events(file, shown) if isinstance(event, dict) and event.get("ph") == "X"]
-    ran = [
-        event for event in events if str(event.get("cat", "")).lower() in _KINDS and "stream" in event.get("args", {})
-    ]
+    ran = [event for event in events if str(event.get("cat", "")).lower() in _KINDS]
     ranges = [event for event in events if event.get("cat") == _RANGE]
     try:
         start, end = _times(ran)
-        gpu = [int(event["args"].get("device", event.get("pid"))) for event in ran]
-        stream = [int(event["args"]["stream"]) for event in ran]
-        size = [int(event["args"].get("bytes", 0)) for event in ran]
+        arguments = [event.get("args", {}) for event in ran]
+        gpu = [int(said.get("device", event.get("pid"))) for event, said in zip(ran, arguments, strict=True)]
+        stream = [int(said.get("stream", event.get("tid"))) for event, said in zip(ran, arguments, strict=True)]
+        size = [int(said.get("bytes", 0)) for said in arguments]
         phase = _phases(start, gpu, stream, ranges)
     except (KeyError, TypeError, ValueError, InvalidOperation) as error:
         raise InputError(f"has a GPU event without a number where one is needed ({error})", file=shown) from error

@@ -45,10 +45,9 @@ def egress_steps(trace: Trace, gpu: int) -> Steps:
     A granule counts when its last byte has left its route; a multicast passes the egress once. If one GPU stands for many
     equal ones, what comes back from them passes its egress too.
     """
-    granules, fabric = trace.outcome.granule_records, trace.fabric
+    granules = trace.outcome.granule_records
     granules = granules[granules["source"] != granules["destination"]]
-    pair = granules["source"].astype(np.int64) * fabric.n_gpus + granules["destination"]
-    granules = granules[fabric.route_ports[fabric.route_first[pair]] == gpu]
+    granules = granules[trace.first_ports(granules) == gpu]
     _, first = np.unique(granules["parcel"], return_index=True)
     granules = granules[first]
     if not len(granules):

@@ -1,6 +1,7 @@
 """A measured trace beside a simulation: which op is which, and how far they differ."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from xstage.cli import main
 
 from ..hw_validate.made_up_hardware import MadeUpHardware, made_up_machine
 
+PUBLIC = Path(__file__).parents[2] / "docs" / "examples" / "traces"
 SCENARIO = {
     "name": "train",
     "question": "How far is it?",
@@ -90,6 +92,42 @@ def test_parts_with_unequal_counts_are_compared_by_their_medians_alone(run):
     assert (part["measured_ops"], part["simulated_ops"], len(found.ops)) == (7, 10, 0)
     assert part["median_error_pct"] == pytest.approx(-50, abs=1)
     assert part["op_median_abs_error_pct"] is None
+
+
+def test_a_kernel_is_matched_to_a_phase_as_one(run):
+    """What lanes do before and after that phase is none of the kernel's."""
+    kernel = named(run, "my_kernel", 1.0).iloc[[0, 0]]
+    found = xs.beside(kernel, SCENARIO, {"my_kernel": "all:burst"})
+    bursts = run.trace.spans().query("phase == 'burst' and gpu == 0")
+    np.testing.assert_allclose(found.ops["simulated_issue_us"], bursts["end_us"].max() - bursts["start_us"].min())
+    assert len(found.ops) == 2
+
+
+def test_a_star_stands_for_the_rest_of_a_name_and_a_whole_name_goes_first(run):
+    first, second = "void f<float [4]>(int*)", "void g<float [8]>(int*)"
+    both = pd.concat([named(run, first, 1.0), named(run, second, 2.0)], ignore_index=True)
+    found = xs.beside(both, SCENARIO, {"void*(int*)": "burst", second: "all"})
+    assert list(found.parts["what"]) == [f"{first} = burst", f"{second} = all"]
+    assert list(xs.beside(both, SCENARIO, {"void f<*": "burst"}).unmatched) == [second]
+
+
+def test_long_names_are_shown_by_their_beginning_and_end(run):
+    name = "void cutlass::device_kernel<" + "x" * 500 + ", 128>(Params)"
+    found = xs.beside(named(run, name, 1.0), SCENARIO, {"void*": "burst"})
+    assert found.parts["what"][0] == f"{name} = burst"
+    shown = found._repr_html_()
+    assert "void cutlass::device_kernel&lt;x...xx, 128&gt;(Params) = burst" in shown and "x" * 30 not in shown
+
+
+def test_a_public_trace_of_another_gpu_stands_beside_the_simulation_of_its_kernel():
+    """Trimmed from the test data of TraceLens: ten runs of one GEMM on an MI300X, as torch.profiler saw them."""
+    found = xs.beside(
+        PUBLIC / "mi300x-gemm-few-tiles.json", PUBLIC / "mi300x-gemm-few-tiles.yaml", {"Cijk_Ailk*": "all:gemm"}
+    )
+    [part] = found.parts.to_dict("records")
+    assert (part["measured_ops"], part["measured_median_us"], len(found.ops)) == (10, 1084.5, 10)
+    assert found.ops["error_pct"].between(-10, 10).all()
+    assert list(found.unmatched) == ["Cijk_B_PostGSU2"]
 
 
 def test_what_was_measured_and_joined_to_nothing_is_said(run):

@@ -25,7 +25,7 @@ ANSWERS = {
     "audit": ["audit", "--machine", "hgx-b200", "--producers", "148", "--bytes", "32KiB", "--gap", "4us"],
     "scenarios": ["scenarios", "list"],
 }  # fmt: skip
-VOID = {"meta", "link", "br", "img", "hr", "input", "path", "use"}
+VOID = {"meta", "link", "br", "wbr", "img", "hr", "input", "path", "use"}
 
 
 class Checked(HTMLParser):
@@ -102,6 +102,7 @@ def test_a_validation_becomes_a_page_with_its_law_and_its_ops_another(tmp_path, 
     page = xs.report(tmp_path / "validate.json", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert page.figures == 1 and "made up &lt;b&gt;&amp;&lt;/b&gt;" in text and "(agrees)" in text
+    assert "<caption>by schedule</caption>" in text and "{&#39;" not in text  # a table, not a list as Python writes it
     assert xs.report(tmp_path / "ops.parquet", tmp_path / "ops.html").figures == 1
     assert "the median absolute error of an op is" in (tmp_path / "ops.html").read_text()
 
@@ -118,7 +119,38 @@ def test_published_predictions_become_a_page_with_every_row(tmp_path, capsys):
     (tmp_path / "answer.json").write_text(capsys.readouterr().out)
     page = xs.report(tmp_path / "answer.json", tmp_path / "page.html")
     assert page.figures == 1
-    assert (tmp_path / "page.html").read_text().count("https://example.org/a") == 2
+    text = (tmp_path / "page.html").read_text()
+    assert text.count('<a href="https://example.org/a">example.org/a</a>') == 2
+    errors = [float(found) for found in re.findall(r'data-value="([-\d.]+)">[-\d.]+</td><td class="text">yes', text)]
+    assert abs(errors[-2]) > abs(errors[-1])  # the largest first
+
+
+def test_a_block_of_a_model_becomes_a_page_with_its_kernels(tmp_path):
+    kernels = [{"kernel": "attention", "start_us": 0.0, "time_us": 60.0, "exposed_us": 6.0, "share_pct": 100.0}]
+    policy = {
+        "policy": "serial",
+        "makespan_us": 60.0,
+        "speedup": 1.0,
+        "exposed_us": 6.0,
+        "exposed_pct": 10.0,
+        "error": None,
+    }
+    answer = {
+        "schema_version": 1, "model": "flux-1", "machine": "hgx-b200", "gpus": 8, "tokens": 4608, "baseline": "serial",
+        "policies": [policy | {"kernels": kernels}, {"policy": "piggyback", "error": "does not fit", "kernels": []}],
+    }  # fmt: skip
+    (tmp_path / "layer.json").write_text(json.dumps(answer))
+    page = xs.report(tmp_path / "layer.json", tmp_path / "layer.html")
+    text = (tmp_path / "layer.html").read_text()
+    assert (page.title, page.figures) == ("One block of flux-1 on hgx-b200", 1)
+    assert "10.0 % of it is communication that nothing hides" in text and "does not fit" in text
+
+
+def test_records_in_records_become_tables_of_their_own(tmp_path):
+    answer = {"schema_version": 1, "things": [{"thing": "first", "parts": [{"part": "a", "us": 1.5}]}]}
+    (tmp_path / "any.json").write_text(json.dumps(answer))
+    page = xs.report(tmp_path / "any.json", tmp_path / "any.html")
+    assert "<caption>first: parts</caption>" in (tmp_path / "any.html").read_text() and page.tables == 4
 
 
 def test_what_paper_found_becomes_pages(tmp_path):

@@ -1,5 +1,7 @@
 """Figures of schedules: what is drawn is what the data say, and the same data give the same bytes."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -81,3 +83,15 @@ def test_the_curve_of_a_setting_has_its_points_and_its_knee():
     [axes] = tune_figure(TUNE, "interleaved", "lead_rows", 192, 120.0).axes
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[0, 150], [192, 100.5], [384, 100]])
     assert [text.get_text() for text in axes.texts] == [r"$D_\mathrm{knee}$ = 192"]
+
+
+def test_leads_far_apart_have_a_logarithmic_axis_with_room_between_their_labels():
+    leads = [0, 192, 384, 768, 960, 1152, 1536, 4800, 24576]
+    tried = pd.DataFrame(
+        {"policy": "interleaved", "lead_rows": leads, "makespan_us": [900 - lead / 100 for lead in leads]}
+    )
+    figure = tune_figure(tried, "interleaved", "lead_rows", 960, None)
+    figure.canvas.draw()
+    labels = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+    assert figure.axes[0].get_xscale() == "symlog" and len(labels) > 4
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(labels))

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from xstage.scenarios.catalogue import entries, find_any
 from xstage.scenarios.loader import build_program, load, parse_overrides, resolve
@@ -99,6 +100,39 @@ def test_a_machine_file_is_found_beside_the_scenario(scenario_file, tmp_path):
     (tmp_path / "box.yaml").write_text("base: hgx-h100\n", encoding="utf-8")
     resolved = load(scenario_file(WRITTEN.replace("base: hgx-b200", "base: box.yaml")))
     assert (resolved.machine.sms, resolved.machine.drain_kbs()) == (132, int(358_000_000 * 0.99))
+
+
+@pytest.mark.parametrize("key", ["machine", "machine.base", "machine.interconnect"])
+@pytest.mark.parametrize("named", ["./box.yaml", "box.yaml", "../here/box.yaml"])
+@pytest.mark.parametrize("scenario", ["isolated-burst", "elsewhere/mine.yaml"])
+def test_a_machine_file_of_an_override_is_found_where_the_command_runs(key, named, scenario, tmp_path, monkeypatch):
+    """Not beside the scenario's own file, be that in the catalogue or elsewhere."""
+    here = tmp_path / "here"
+    (here / "elsewhere").mkdir(parents=True)
+    number = "{value: 100 GB/s, source: mine}"
+    (here / "box.yaml").write_text(f"base: hgx-b200\ninterconnect:\n  drain_rate: {number}\n", encoding="utf-8")
+    written = "question: q?\nmachine: hgx-b200\nworkload: {kind: burst_train, producers: 1, burst: 1 KiB}\n"
+    (here / "elsewhere" / "mine.yaml").write_text(written, encoding="utf-8")
+    monkeypatch.chdir(here)
+    assert load(scenario, {key: named}).machine.interconnect.drain_rate.value == 100_000_000
+
+
+def test_a_recorded_routing_is_found_beside_the_file_that_names_it(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    np.save(tmp_path / "sub" / "topk.npy", np.arange(2 * 64 * 2).reshape(-1, 2) % 8)
+    written = """\
+question: q?
+machine: hgx-b200
+workload: {kind: megamoe, gpus: 2, hidden: 256, intermediate: 256, experts: 8, topk: 2, tokens: 64, policy: expert_wave,
+  routing: {kind: recorded, file: topk.npy}}
+"""
+    (tmp_path / "sub" / "mine.yaml").write_text(written, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert load("sub/mine.yaml").program().n_gpus == 2
+    of_option = load("sub/mine.yaml", {"workload.routing.file": "sub/topk.npy"})
+    assert of_option.program().n_gpus == 2
+    with pytest.raises(InputError, match=r"topk\.npy"):
+        load("sub/mine.yaml", {"workload.routing.file": "topk.npy"}).program()
 
 
 def test_overrides_replace_values_by_path(scenario_file):

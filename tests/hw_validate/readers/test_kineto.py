@@ -47,6 +47,15 @@ def test_gpu_events_by_stream_and_nothing_of_the_cpu(trace):
     assert table["phase"].astype(object).where(table["phase"].notna(), None).tolist() == ["forward", None, None]
 
 
+def test_without_a_stream_in_the_arguments_it_is_the_thread_and_the_process_is_the_gpu(trace):
+    """So on AMD GPUs (ROCm)."""
+    table = read_trace(trace([event("Cijk_Ailk", 5, 20, pid=2, tid=1), event("Cijk_PostGSU2", 25, 1, pid=2, tid=1)]))
+    assert table[["gpu", "role", "name"]].to_numpy().tolist() == [
+        [2, "stream 1", "Cijk_Ailk"],
+        [2, "stream 1", "Cijk_PostGSU2"],
+    ]
+
+
 def test_microseconds_since_1970_keep_their_nanoseconds(trace):
     events = json.dumps([kernel("k", f"1790000000000000.00{ns}", 0.002, cat="Kernel") for ns in (1, 4)])
     table = read_trace(trace(events.replace('"1790000000000000.001"', "1790000000000000.001")))
