@@ -138,8 +138,7 @@ def _egress_share(trace: Trace, edges: Floats) -> Floats:
     _, once = np.unique(moved["parcel"], return_index=True)  # the copies of a multicast leave once
     moved = moved[once]
     scattered = _is_scatter(trace, moved["op"], moved["source"])
-    pair = moved["source"].astype(np.int64) * fabric.n_gpus + moved["destination"]
-    port = fabric.route_ports[fabric.route_first[pair]]
+    port = trace.first_ports(moved)
     service = moved["bytes"] * 1e9 / fabric.rates_kbs[port, np.where(scattered, SCATTER, PLAIN)]
     served, _ = np.histogram(moved["drained_ps"], edges, weights=service)
     return np.asarray(served / np.diff(edges) / len(np.unique(port)))

@@ -7,10 +7,14 @@ State is kept in structured arrays, one record a lane, group, SM, port, counter 
 Two shortcuts make it fast without changing a number:
 - A first come, first served port needs no queue: its next start is known as soon as a granule reaches it.
 - Events of one port are in order already, so only the first of them stands in the event heap.
+
+The engine comes back to Python every `EVENTS_AT_A_TIME` events, so that Ctrl-C is heard and progress told, and whenever
+there are few granules left, to make room for more. It goes on where it was.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +29,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Classes of events at one instant, in the order in which they run.
+EVENTS_AT_A_TIME = 1_000_000  # some tenths of a second
+
+# Classes of events at one instant, in the order in which they run. A turn that was broken off comes before everything.
+RESUMED_CLASS = -1
 RELEASE_CLASS, PORT_CLASS, GRANULE_CLASS, LANE_CLASS = range(4)
 CLASS_SHIFT = 60
 
@@ -53,8 +60,8 @@ TAKEN, AHEAD_LIMIT, GUARDED, EXHAUSTED = range(4)
 CAUSE_SLOT, CAUSE_ISSUE, CAUSE_WINDOW, CAUSE_TASK = (p.CAUSES.index(c) for c in ("slot", "issue", "window", "task"))
 
 # Named indices into the array of scalars.
-HEAP_SIZE, EVENTS, TICKETS, FREE_GRANULE, OP_RECORDS, LANES_END, ARRIVED, OUT_OF_GRANULES = range(8)
-N_SCALARS = 8
+HEAP_SIZE, EVENTS, PAUSE_AT, TICKETS, FREE_GRANULE, N_FREE, OP_RECORDS, LANES_END, ARRIVED = range(9)
+N_SCALARS = 9
 
 NONE = -1
 
@@ -158,6 +165,7 @@ _compiled = njit(cache=True, error_model="numpy", forceinline=True, _nrt=False) 
 """Nothing in here allocates, so numba need not count references to the arrays that the functions hand to each other: with
 `_nrt` on, the engine is thirty times slower. Divisors are rates and sizes that have been checked to be above 0."""
 
+FIRST_POOL = 1 << 14
 GUARD_WATCHERS = 4  # a group waits for at most two guards of each of two queues
 FAR = 2**62
 
@@ -180,6 +188,7 @@ class Tables(NamedTuple):
     lane_sm: Any
     sm_gpu: Any
     span_first: Any
+    stage_of_gpu: Any
     rates: Any
     route_first: Any
     route_ports: Any
@@ -218,31 +227,67 @@ class Settings(NamedTuple):
     fair: bool
     n_gpus: int
     full: bool
+    reserve: int  # more granules than that one event, or one step of a lane, may need
 
 
 def run(
-    program: Program, fabric: Fabric, layout: Layout, full: bool, first_pool: int = 1 << 14
+    program: Program,
+    fabric: Fabric,
+    layout: Layout,
+    full: bool,
+    progress: Callable[[float], None] | None = None,
+    first_pool: int = FIRST_POOL,
 ) -> tuple[Outcome, list[Stuck]]:
     """Run a Program. Returns the outcome and the lanes that could not finish.
 
-    `first_pool` is how many granules in flight there is room for at first.
+    `progress` is told the share that is done, every `EVENTS_AT_A_TIME`. `first_pool` is how many granules in flight
+    there is room for at first.
     """
-    pool = first_pool
-    while True:
-        state = _initial_state(program, fabric, layout, full, pool)
-        tables = Tables(
-            program.lanes, program.groups, program.plans, program.steps, program.queues, program.queue_tasks,
-            program.tasks, program.runs, program.ops, program.destinations, program.shares, program.counters,
-            layout.lane_sm, layout.sm_gpu, layout.span_first,
-            fabric.rates_kbs, fabric.route_first, fabric.route_ports, fabric.latency_ps,
-        )  # fmt: skip
-        settings = Settings(
-            fabric.granule_bytes, fabric.signal_bytes, fabric.request_permille, fabric.fair_replies, fabric.n_gpus, full
-        )
+    state = _initial_state(program, fabric, layout, full, first_pool)
+    tables = Tables(
+        program.lanes, program.groups, program.plans, program.steps, program.queues, program.queue_tasks,
+        program.tasks, program.runs, program.ops, program.destinations, program.shares, program.counters,
+        layout.lane_sm, layout.sm_gpu, layout.span_first,
+        fabric.stages, fabric.rates_kbs, *_routes(fabric), fabric.latency_ps,
+    )  # fmt: skip
+    settings = Settings(
+        fabric.granule_bytes, fabric.signal_bytes, fabric.request_permille, fabric.fair_replies, fabric.n_gpus, full,
+        _reserve(program, fabric),
+    )  # fmt: skip
+    scalars = state.scalars
+    while scalars[HEAP_SIZE] > 0:
+        while scalars[N_FREE] < settings.reserve:
+            state = _with_more_granules(state)
+        scalars[PAUSE_AT] = scalars[EVENTS] + EVENTS_AT_A_TIME
         _run(tables, state, settings)
-        if not state.scalars[OUT_OF_GRANULES]:
-            return _outcome(state), _stuck(state.lanes)
-        pool *= 4  # more granules in flight than the pool holds. The run is deterministic, so start again
+        if progress is not None:
+            progress(layout.share_done(int(state.lanes["finished"].sum()), int(scalars[TICKETS])))
+    return _outcome(state, fabric.stages[: program.n_gpus]), _stuck(state.lanes)
+
+
+def _reserve(program: Program, fabric: Fabric) -> int:
+    """One granule, and the most replies to one load or the most copies of a multicast."""
+    loads = program.ops["bytes"][program.ops["kind"] == p.LOAD].max(initial=0)
+    copies = program.destinations["n_shares"][program.destinations["replicate"] == 1].max(initial=0)
+    return 1 + max(-int(-loads // fabric.granule_bytes), int(copies))
+
+
+def _with_more_granules(state: State) -> State:
+    """The same state with room for twice as many granules in flight."""
+    old = len(state.granules)
+    granules, heap = np.zeros(2 * old, GRANULE), np.zeros(len(state.heap) + old, HEAP)
+    granules[:old], heap[: len(state.heap)] = state.granules, state.heap
+    granules["next"][old:] = [*range(old + 1, 2 * old), state.scalars[FREE_GRANULE]]
+    state.scalars[FREE_GRANULE] = old
+    state.scalars[N_FREE] += old
+    return state._replace(granules=granules, heap=heap)
+
+
+def _routes(fabric: Fabric) -> tuple[Array, Array]:
+    """Offsets and ports of all routes: those of stores, then those of replies."""
+    reply_first, reply_ports = fabric.reply_routes
+    first = np.concatenate([fabric.route_first[:-1], len(fabric.route_ports) + reply_first])
+    return first.astype(np.int32), np.concatenate([fabric.route_ports, reply_ports])
 
 
 def _initial_state(program: Program, fabric: Fabric, layout: Layout, full: bool, pool: int) -> State:
@@ -256,10 +301,18 @@ def _initial_state(program: Program, fabric: Fabric, layout: Layout, full: bool,
     lanes = blank(n_lanes, LANE_STATE, "next", "task")
     lanes["tokens"] = program.lanes["window"]
     lanes["number"] = np.arange(n_lanes)
+    lanes["woken"] = 1
+    heap = blank(n_lanes + 2 * fabric.n_ports + pool + 1, HEAP)
+    first_turns = heap[:n_lanes]  # in order of time and number, which is a heap
+    first_turns["item"] = np.argsort(program.lanes["start_ps"], kind="stable")
+    first_turns["time"] = program.lanes["start_ps"][first_turns["item"]]
+    first_turns["key"] = (LANE_CLASS << CLASS_SHIFT) | first_turns["item"]
+    scalars = np.zeros(N_SCALARS, np.int64)
+    scalars[HEAP_SIZE], scalars[N_FREE] = n_lanes, pool
     sms = blank(len(layout.sm_gpu), SM_STATE, "holder", "head", "tail", "room_waiter", "stalled_since")
     sms["room"] = fabric.capacity_sm[layout.sm_gpu]
-    gpus = blank(program.n_gpus, GPU_STATE, "head", "tail")
-    gpus["room"] = fabric.capacity_gpu[: program.n_gpus]
+    gpus = blank(fabric.n_gpus, GPU_STATE, "head", "tail")
+    gpus["room"] = fabric.capacity_gpu
     ports = blank(fabric.n_ports, PORT_STATE, "head", "tail", "store_head", "store_tail", "reply_head", "reply_tail")
     ports["served"] = REPLY
     counters = blank(len(program.counters), COUNTER_STATE, "head")
@@ -279,8 +332,8 @@ def _initial_state(program: Program, fabric: Fabric, layout: Layout, full: bool,
         slots=slots,
         watchers=blank(n_lanes + GUARD_WATCHERS * n_groups, WATCHER, "counter"),
         granules=granules,
-        heap=blank(n_lanes + 2 * fabric.n_ports + pool + 1, HEAP),
-        scalars=np.zeros(N_SCALARS, np.int64),
+        heap=heap,
+        scalars=scalars,
         queue_heads=program.queues["first"].astype(np.int64),
         next_taken=np.full(len(program.tasks), NONE, np.int64),
         lane_totals=blank(n_lanes, LANE_TOTAL),
@@ -304,14 +357,14 @@ def _stuck(lanes: Array) -> list[Stuck]:
     ]
 
 
-def _outcome(state: State) -> Outcome:
+def _outcome(state: State, stages: Array) -> Outcome:
     scalars = state.scalars
     return Outcome(
         lanes=state.lane_totals,
         spans=state.spans,
         ports=state.port_totals,
         peak_sm_bytes=state.sms["peak"].copy(),
-        peak_gpu_bytes=state.gpus["peak"].copy(),
+        peak_gpu_bytes=state.gpus["peak"][stages],
         counters=state.counters["value"].copy(),
         events=int(scalars[EVENTS]),
         granules=int(scalars[TICKETS]),
@@ -324,23 +377,23 @@ def _outcome(state: State) -> Outcome:
 
 @_compiled
 def _run(tables, state, settings):
-    for lane in range(len(tables.lanes)):
-        _turn(state, lane, tables.lanes[lane].start_ps)
+    """Go on until the end, until `PAUSE_AT`, or until granules become scarce."""
     heap, scalars = state.heap, state.scalars
-    while scalars[HEAP_SIZE] > 0 and not scalars[OUT_OF_GRANULES]:
+    while scalars[HEAP_SIZE] > 0 and scalars[EVENTS] < scalars[PAUSE_AT] and scalars[N_FREE] >= settings.reserve:
         now, item = heap[0].time, heap[0].item
         event_class = heap[0].key >> CLASS_SHIFT
         _remove_first(heap, scalars)
-        if event_class == LANE_CLASS:
-            state.lanes[item].woken = 0
-            scalars[EVENTS] += 1
-            _lane_turn(tables, state, settings, item, now)
-        elif event_class == GRANULE_CLASS:
+        if event_class == GRANULE_CLASS:
             _granule_event(tables, state, settings, item, now)
         elif event_class == RELEASE_CLASS:
             _drained(tables, state, settings, item, now)
-        else:
+        elif event_class == PORT_CLASS:
             _port_free(tables, state, settings, item, now)
+        else:
+            if event_class == LANE_CLASS:
+                state.lanes[item].woken = 0
+                scalars[EVENTS] += 1
+            _lane_turn(tables, state, settings, item, now)
 
 
 # --- the event heap --------------------------------------------------------------------------------------------------
@@ -350,9 +403,6 @@ def _run(tables, state, settings):
 def _push(heap, scalars, time, event_class, number, item):
     key = (event_class << CLASS_SHIFT) | number
     at = scalars[HEAP_SIZE]
-    if at == len(heap):
-        scalars[OUT_OF_GRANULES] = 1  # only when the pool has run out within one turn: the run will be thrown away
-        return
     scalars[HEAP_SIZE] = at + 1
     while at > 0:
         up = (at - 1) >> 1
@@ -495,6 +545,8 @@ def _lane_turn(tables, state, settings, number, now):
             lane.resume = OP_DONE
 
         elif resume == LOAD_NOW:
+            if _granules_are_scarce(state, settings, number, now):
+                return
             if lane.waiting:
                 lane.waiting = 0
                 _account_wait(state, number, now)
@@ -547,7 +599,7 @@ def _lane_turn(tables, state, settings, number, now):
 
         elif resume == HAS_SM_ROOM:
             lane.resume = HAS_GPU_ROOM
-            stage = state.gpus[gpu]
+            stage = state.gpus[tables.stage_of_gpu[gpu]]
             if stage.head == NONE and stage.room >= lane.granule:
                 stage.room -= lane.granule
             else:
@@ -561,6 +613,8 @@ def _lane_turn(tables, state, settings, number, now):
                 return
 
         elif resume == HAS_GPU_ROOM:
+            if lane.to != gpu and _granules_are_scarce(state, settings, number, now):
+                return
             waited = now - lane.since
             stall = max(0, waited - lane.issue)  # what the granule waited beyond its own issue time
             sm.stalled_total += stall
@@ -933,14 +987,21 @@ def _notify(tables, state, counter, now):
 
 
 @_compiled
+def _granules_are_scarce(state, settings, number, now):
+    """Break a lane's turn off where it is, so that `run` can make room. Nothing else happens before it goes on."""
+    if state.scalars[N_FREE] >= settings.reserve:
+        return False
+    _push(state.heap, state.scalars, now, RESUMED_CLASS, number, number)
+    return True
+
+
+@_compiled
 def _new_granule(tables, state, number, kind, ticket, size):
     scalars = state.scalars
     index = scalars[FREE_GRANULE]
     granule = state.granules[index]
-    if granule.next == NONE:
-        scalars[OUT_OF_GRANULES] = 1  # the run will be thrown away; go on harmlessly until the loop sees it
-    else:
-        scalars[FREE_GRANULE] = granule.next
+    scalars[FREE_GRANULE] = granule.next
+    scalars[N_FREE] -= 1
     granule.ticket = ticket
     granule.bytes = size
     granule.kind = kind
@@ -965,6 +1026,7 @@ def _new_granule(tables, state, number, kind, ticket, size):
 def _free_granule(state, index):
     state.granules[index].next = state.scalars[FREE_GRANULE]
     state.scalars[FREE_GRANULE] = index
+    state.scalars[N_FREE] += 1
 
 
 @_compiled
@@ -977,6 +1039,8 @@ def _tickets(state, count):
 @_compiled
 def _route(tables, settings, granule, source, to):
     pair = source * settings.n_gpus + to
+    if granule.kind == REPLY:
+        pair += settings.n_gpus * settings.n_gpus
     granule.to = to
     granule.hop = tables.route_first[pair]
     granule.hops_end = tables.route_first[pair + 1]
@@ -988,7 +1052,7 @@ def _admit(tables, state, settings, number, now):
     lane = state.lanes[number]
     op = tables.ops[lane.op]
     source = tables.lanes[number].gpu
-    sm, stage = state.sms[tables.lane_sm[number]], state.gpus[source]
+    sm, stage = state.sms[tables.lane_sm[number]], state.gpus[tables.stage_of_gpu[source]]
     sm.held += lane.granule
     sm.peak = max(sm.peak, sm.held)
     stage.held += lane.granule
@@ -1280,7 +1344,7 @@ def _drained(tables, state, settings, index, now):
 
 @_compiled
 def _give_room(tables, state, number, gpu, size, now):
-    stage = state.gpus[gpu]
+    stage = state.gpus[tables.stage_of_gpu[gpu]]
     stage.held -= size
     stage.room += size
     while stage.head != NONE:

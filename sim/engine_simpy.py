@@ -10,6 +10,8 @@ otherwise it has a new turn when the grant comes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from .topology import Fabric
 
 NONE = -1
+STEPS_AT_A_TIME = 10_000  # of SimPy's events; some tenths of a second
 
 
 class Lane:
@@ -307,7 +310,8 @@ class Model:
             Queue(program.queue_tasks[a : a + n].tolist())
             for a, n in zip(first, program.queues["n_tasks"], strict=True)
         ]
-        self.stages = [Stage(self.env, int(capacity)) for capacity in fabric.capacity_gpu]
+        stages = [Stage(self.env, int(capacity)) for capacity in fabric.capacity_gpu]
+        self.stages = [stages[gpu] for gpu in fabric.stages]
         self.sms = [IssueQueue(self.env, int(fabric.capacity_sm[gpu])) for gpu in layout.sm_gpu]
         self.lane_totals = np.zeros(len(program.lanes), LANE_TOTAL)
         self.spans = np.zeros(layout.n_spans, SPAN)
@@ -323,13 +327,20 @@ class Model:
         self.op_records.append((lane.number, task, op, cause, start, lane.now, lane.stall, lane.wait))
 
 
-def run(program: Program, fabric: Fabric, layout: Layout, full: bool) -> tuple[Outcome, list[Stuck]]:
-    """Run a Program. Returns the outcome and the lanes that could not finish."""
+def run(
+    program: Program, fabric: Fabric, layout: Layout, full: bool, progress: Callable[[float], None] | None = None
+) -> tuple[Outcome, list[Stuck]]:
+    """Run a Program. Returns the outcome and the lanes that could not finish. `progress` is told the share that is done."""
     model = Model(program, fabric, layout)
     for lane in model.lanes:
         model.env.process(lane.live())
-    model.env.run()
     network = model.network
+    with suppress(simpy.core.EmptySchedule):
+        while True:
+            for _ in range(STEPS_AT_A_TIME):
+                model.env.step()
+            if progress is not None:
+                progress(layout.share_done(sum(lane.finished for lane in model.lanes), network.tickets))
     granules = np.array(sorted(network.records), dtype=np.int64).reshape(-1, len(GRANULE_RECORD.names or ()))
     records = np.zeros(len(granules) if full else 0, GRANULE_RECORD)
     for column, name in enumerate(GRANULE_RECORD.names or ()):

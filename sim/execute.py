@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -34,11 +35,18 @@ MEMORY_SHARE = 0.7  # of this machine's memory, which the records of a full trac
 MOST_SHOWN = 5
 
 
-def simulate(program: Program, fabric: Fabric, engine: EngineName = "compiled", trace: TraceLevel = "summary") -> Trace:
+def simulate(
+    program: Program,
+    fabric: Fabric,
+    engine: EngineName = "compiled",
+    trace: TraceLevel = "summary",
+    progress: Callable[[float], None] | None = None,
+) -> Trace:
     """Run `program` to its end.
 
     `trace` is how much is kept: totals by lane, port and stage ("off"), with a span for each task and lane ("summary"),
-    or with every op and granule ("full"). Both engines give the same integers.
+    or with every op and granule ("full"). Both engines give the same integers. `progress` is told now and then what share
+    of the run is done, by tasks and granules; it may raise, as Ctrl-C does, to end the run.
 
     Raises `InputError` for an unknown engine or level, `ProgramError` if the program does not fit the fabric,
     `LimitError` if it could run beyond 2^62 ps, `DeadlockError` if it can never finish.
@@ -53,11 +61,11 @@ def simulate(program: Program, fabric: Fabric, engine: EngineName = "compiled", 
     if engine == "compiled":
         from . import engine_compiled
 
-        outcome, stuck = engine_compiled.run(program, fabric, layout, trace == "full")
+        outcome, stuck = engine_compiled.run(program, fabric, layout, trace == "full", progress)
     else:
         from . import engine_simpy
 
-        outcome, stuck = engine_simpy.run(program, fabric, layout, trace == "full")
+        outcome, stuck = engine_simpy.run(program, fabric, layout, trace == "full", progress)
     wall_s = perf_counter() - started
     if stuck:
         raise DeadlockError(_describe_deadlock(program, outcome, stuck))
@@ -104,7 +112,7 @@ def worst_case_finish_ps(program: Program, fabric: Fabric) -> float:
     store = ops["kind"] == p.STORE
     copies[store] = np.maximum(1, program.destinations["n_shares"][ops["target"][store]])
     moves = np.isin(ops["kind"], (p.STORE, p.LOAD, p.SIGNAL))
-    hops = float(np.diff(fabric.route_first).max(initial=0)) + 1
+    hops = float(max(np.diff(first).max(initial=0) for first in (fabric.route_first, fabric.reply_routes[0]))) + 1
     moved = (
         np.where(ops["kind"] == p.SIGNAL, fabric.signal_bytes, ops["bytes"])
         * copies

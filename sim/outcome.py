@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import program as p
+from .granule_counts import op_gpus, op_granules
 from .program_check import expand
 from .program_view import op_repeats
 
@@ -70,7 +71,7 @@ class Outcome:
     spans: Array  # SPAN [sum of runs over tasks]: first to last op of a seat's part of a task; group -1 if never run
     ports: Array  # PORT_TOTAL [n_ports]
     peak_sm_bytes: Array  # [n_sms] in the order of `Layout.sm_gpu`
-    peak_gpu_bytes: Array  # [n_gpus]
+    peak_gpu_bytes: Array  # [n_gpus] of the stage that each GPU uses
     counters: Array  # final values
     events: int  # model events: lane turns, ports passed, drains, arrivals
     granules: int  # tickets given
@@ -107,6 +108,11 @@ class Layout:
     n_spans: int
     max_op_records: int
     max_granules: int
+    n_granules: int  # tickets that will be given, if no op is run by several GPUs
+
+    def share_done(self, finished: int, tickets: int) -> float:
+        """About how much of a run is done: lanes have `finished` so many tasks, `tickets` have been given to granules."""
+        return min(1.0, (finished + tickets) / max(1, self.n_spans + self.n_granules))
 
     @classmethod
     def of(cls, program: Program, fabric: Fabric) -> Layout:
@@ -132,4 +138,5 @@ class Layout:
             n_spans=int(n_runs.sum()),
             max_op_records=int(repeats.sum()) + int(n_runs.sum()) + len(program.lanes),
             max_granules=int((granules * repeats).sum()),
+            n_granules=int((op_granules(program, fabric, op_gpus(program)) * repeats).sum()),
         )

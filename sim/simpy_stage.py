@@ -192,7 +192,7 @@ class Network:
 
     def send(self, granule: Granule) -> None:
         """Start to drain a granule that has been admitted to the stage."""
-        self.env.process(self._drain(granule, self.fabric.route(granule.source, granule.destination)))
+        self.env.process(self._drain(granule, self.fabric.route(granule.source, granule.destination, granule.is_reply)))
 
     def multicast(self, first: Granule, copies: list[Granule]) -> None:
         """Drain one granule through its egress and a copy of it through everything behind."""

@@ -9,7 +9,8 @@ with the sender's egress and ends with the receiver's ingress.
     egress 0 ----- link 0>1 -------- ingress 1            direct: one link for each ordered pair
     egress 0 ----------------------- ingress of all       mirrored: one GPU of many equal ones
 
-sim/topologies.py has the wirings in which links are shared, and sim/routes.py the routes through them.
+sim/topologies.py has the wirings in which links are shared, sim/routes.py the routes through them, and sim/shared_gpus.py
+several ranks on one GPU.
 
 Rates are what stores achieve in the long run, not the line rate, so that packet headers are already paid.
 """
@@ -36,7 +37,9 @@ class Fabric:
     """The post-issue side of a machine as arrays. Rates in kB/s, times in ps, sizes in bytes.
 
     `capacity_sm` and `capacity_gpu` are the paper's Q in its two possible places: Q(K) = min(K * q_sm, Q_gpu).
-    Raises `InputError` where a rate, a capacity or a granule makes no sense.
+    `stage_of_gpu` says whose Q_gpu the stores of each GPU share: by default its own. Replies to loads take the routes of
+    stores, unless they have routes of their own.
+    Raises `InputError` where a rate, a capacity, a stage or a granule makes no sense.
     """
 
     n_gpus: int
@@ -53,12 +56,18 @@ class Fabric:
     fair_replies: bool = (
         False  # an egress alternates between stores and load replies, instead of first come first served
     )
+    stage_of_gpu: Array | None = None  # [n_gpus] the GPU whose stage it uses
+    reply_first: Array | None = None  # as route_first, by owner * n_gpus + puller
+    reply_ports: Array | None = None
 
     def __post_init__(self) -> None:
         for name in ("capacity_sm", "capacity_gpu", "rates_kbs"):
             smallest = int(np.min(getattr(self, name), initial=1))
             if smallest < 1:
                 raise InputError("must be above 0", field=name, value=smallest)
+        if self.stage_of_gpu is not None and not np.isin(self.stage_of_gpu, np.arange(self.n_gpus)).all():
+            field, allowed = "stage_of_gpu", f"0 to {self.n_gpus - 1}"
+            raise InputError("names a GPU that there is not", field=field, value=self.stage_of_gpu, allowed=allowed)
         for name in ("latency_ps", "request_permille"):
             if np.min(getattr(self, name), initial=0) < 0:
                 raise InputError("must be zero or more", field=name, value=int(np.min(getattr(self, name))))
@@ -80,13 +89,25 @@ class Fabric:
     def n_ports(self) -> int:
         return len(self.rates_kbs)
 
-    def route(self, source: int, destination: int) -> list[int]:
+    @property
+    def stages(self) -> Array:
+        """The GPU whose stage each GPU uses. int [n_gpus]."""
+        return np.arange(self.n_gpus) if self.stage_of_gpu is None else self.stage_of_gpu
+
+    @property
+    def reply_routes(self) -> tuple[Array, Array]:
+        """Offsets and ports of the routes of replies, as `route_first` and `route_ports`."""
+        if self.reply_first is None or self.reply_ports is None:
+            return self.route_first, self.route_ports
+        return self.reply_first, self.reply_ports
+
+    def route(self, source: int, destination: int, reply: bool = False) -> list[int]:
         """Ports from one GPU to another, in order. Raises `ProgramError` if there is no route."""
+        first, ports = self.reply_routes if reply else (self.route_first, self.route_ports)
         pair = source * self.n_gpus + destination
-        ports = self.route_ports[self.route_first[pair] : self.route_first[pair + 1]]
-        if source != destination and not len(ports):
+        if source != destination and first[pair] == first[pair + 1]:
             raise ProgramError(f"GPU {destination} cannot be reached from GPU {source} on this topology")
-        return [int(port) for port in ports]
+        return [int(port) for port in ports[first[pair] : first[pair + 1]]]
 
 
 @dataclass(frozen=True)
@@ -154,6 +175,9 @@ def mirrored(fabric: Fabric) -> Fabric:
         route_ports=np.array(route + route, dtype=np.int32),
         latency_ps=np.array([[own, between], [between, own]], dtype=np.int64),
         port_names=("egress 0", "egress of the mirror", "ingress 0", "ingress of the mirror"),
+        stage_of_gpu=None,
+        reply_first=None,
+        reply_ports=None,
     )
 
 

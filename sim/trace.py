@@ -146,7 +146,9 @@ class Trace:
         """As `occupancy`, as two integer arrays in ps and bytes."""
         self._need("full", "occupancy")
         records = self.outcome.granule_records
-        stored = np.isin(self.program.ops["kind"][records["op"]], (p.STORE, p.SIGNAL)) & (records["source"] == gpu)
+        stages = self.fabric.stages
+        stored = np.isin(self.program.ops["kind"][records["op"]], (p.STORE, p.SIGNAL))
+        stored &= stages[records["source"]] == stages[gpu]
         records = records[stored]
         # The copies of a multicast share one place in the stage, from admission until the last of them is drained.
         _, first, place = np.unique(records["parcel"], return_index=True, return_inverse=True)
@@ -156,6 +158,13 @@ class Trace:
         change = np.concatenate([records["bytes"][first], -records["bytes"][first]])
         order = np.lexsort((change, time))
         return time[order], np.cumsum(change[order])
+
+    def first_ports(self, granules: Any) -> Any:
+        """The port by which each of these granule records left its source for another GPU."""
+        pair = granules["source"].astype(np.int64) * self.fabric.n_gpus + granules["destination"]
+        is_reply = granules["source"] != self.program.lanes["gpu"][granules["lane"]]
+        first, ports = self.fabric.reply_routes
+        return np.where(is_reply, ports[first[pair]], self.fabric.route_ports[self.fabric.route_first[pair]])
 
     def _who(self, lane: Any) -> dict[str, Any]:
         rows = self.program.lanes[lane]

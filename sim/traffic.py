@@ -81,10 +81,11 @@ def same_in_effect(one: Fabric, other: Fabric) -> bool:
 
 def _in_effect(fabric: Fabric) -> list[Any]:
     settings = [fabric.granule_bytes, fabric.signal_bytes, fabric.request_permille, fabric.fair_replies]
-    used, position = np.unique(fabric.route_ports, return_inverse=True)
+    reply_first, reply_ports = fabric.reply_routes
+    used, position = np.unique(np.concatenate([fabric.route_ports, reply_ports]), return_inverse=True)
     return [
-        *settings, fabric.capacity_sm, fabric.capacity_gpu, fabric.latency_ps, fabric.route_first, position,
-        fabric.rates_kbs[used], fabric.rates_kbs[: 2 * fabric.n_gpus],
+        *settings, fabric.capacity_sm, fabric.capacity_gpu, fabric.stages, fabric.latency_ps, fabric.route_first,
+        reply_first, position, fabric.rates_kbs[used], fabric.rates_kbs[: 2 * fabric.n_gpus],
     ]  # fmt: skip
 
 

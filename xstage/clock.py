@@ -1,48 +1,42 @@
-"""How long something has taken, on standard error, while this process is busy in compiled code.
-
-The compiled engine does not give up the interpreter before its run has ended, so no thread of this process could say
-anything meanwhile. A second process keeps the clock; it ends with us, however we end.
-"""
+"""How far a run is and how long it will take yet, on standard error: a bar for a terminal, a line now and then for a log."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PATIENCE_S = 2.0
-BETWEEN_S = {True: 1.0, False: 10.0}
-"""Seconds between two lines, by whether they are for a terminal, where each replaces the one before."""
-
-_WATCH = """
-import select, sys, time
-doing, expected, patience, between, terminal = sys.argv[1], *map(float, sys.argv[2:5]), sys.argv[5] == "True"
-started, pause = time.monotonic(), patience
-while not select.select([sys.stdin], [], [], pause)[0]:
-    pause, took = between, time.monotonic() - started
-    left = f", about {expected - took:.0f} s left" if expected > took else ", longer than expected" if expected else ""
-    text = f"{doing}: {took:.0f} s{left}"
-    sys.stderr.write(f"\\r\\033[K{text}" if terminal else f"{text}\\n")
-    sys.stderr.flush()
-else:
-    if terminal:
-        sys.stderr.write("\\r\\033[K")
-"""
+BETWEEN_LINES_S = 10.0
 
 
 @contextmanager
-def clock(doing: str, expected_s: float = 0.0) -> Iterator[None]:
-    """Say what is being done and for how long, once it has taken over two seconds; with what is left if that is known."""
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    words = [doing, str(expected_s), str(PATIENCE_S), str(BETWEEN_S[terminal]), str(terminal)]
-    watch = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _WATCH, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        process_group=0,  # Ctrl-C is for the run alone
-    )
-    try:
-        yield
-    finally:
-        watch.communicate()
+def clock(doing: str) -> Iterator[Callable[[float], None]]:
+    """Gives a function that is to be told the share that is done. What takes less than two seconds says nothing to a log."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(doing, total=1.0)
+            yield lambda share: bar.update(task, completed=share)
+    else:
+        yield _lines(doing, time.monotonic)
+
+
+def _lines(doing: str, now: Callable[[], float]) -> Callable[[float], None]:
+    started = now()
+    next_line = started + PATIENCE_S
+
+    def tell(share: float) -> None:
+        nonlocal next_line
+        took = now() - started
+        if started + took < next_line or share <= 0:
+            return
+        left = took * (1 - share) / share
+        print(f"{doing}: {took:.0f} s, {share:.0%} done, about {left:.0f} s left", file=sys.stderr, flush=True)
+        next_line = started + took + BETWEEN_LINES_S
+
+    return tell

@@ -1,25 +1,25 @@
 """What one run will take, before it runs: its schedule is built and counted, and a short run of the engine is timed.
 
-Ops and granules are exact. Events follow from them (a granule passes the ports of its route, drains and arrives), time from
-events and what an event takes on this computer and this many GPUs, memory from the tables of the engine.
+Ops and granules are exact. Events follow from them (a granule passes the ports of its route, drains and arrives, and a lane
+has a turn after whatever takes time), time from events and what an event takes on this computer and this many GPUs, memory
+from the tables of the engine.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .clock import PATIENCE_S, clock
-from .output import progress, table
+from .clock import PATIENCE_S
+from .output import parts_html, table
 from .scenarios.loader import Resolved
 from .sim import program as p
 from .sim.errors import InputError
+from .sim.granule_counts import op_gpus, op_granules
 from .sim.outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN, Layout
 from .sim.program_view import op_repeats
 from .sim.units import format_size
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 REFERENCE_EVENTS = {"compiled": 300_000, "simpy": 10_000}
 """About how many events the timed run has."""
-LEAST_EVENTS = {"compiled": 2_000_000, "simpy": 20_000}
-"""Runs with fewer are over before anybody asks how far they are."""
-EVENTS_OF_GRANULE = 2  # beside one a port: it drains, and it arrives
+EVENTS_OF_STORE = 2  # of each granule, beside one a port: it drains, and its lane goes on
+EVENTS_OF_SIGNAL = 3  # and it is seen
+EVENTS_OF_LOAD = 3  # beside those of replies: the request leaves and arrives, and the load ends
+EVENTS_OF_OWN_LOAD = 2
 MOST_IN_FLIGHT = {"compiled": 2_000_000, "simpy": 0}  # granules of the timed run, beyond those of its events
-FIRST_POOL = 1 << 14  # granules that the engine has room for at first
 TABLES_OF_TRACE = 3  # records, the table that is made of them, and what is written
 
 
@@ -51,6 +51,9 @@ class RunEstimate:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return parts_html(estimate_parts(self))
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def estimate_run(resolved: Resolved, engine: str | None = None, trace: str | Non
     memory = _resident_bytes() + _engine_bytes(program, fabric, layout, trace or resolved.scenario.trace)
     return RunEstimate(
         ops=int(op_repeats(program).sum()),
-        granules=layout.max_granules,
+        granules=layout.n_granules,
         events=built.events,
         build_s=built.build_s,
         wall_s=built.build_s + simulate_s,
@@ -111,19 +114,10 @@ def expected_s(built: Built, engine: str | None = None) -> float:
     return built.events * (time.perf_counter() - started) / max(1, done.outcome.events)
 
 
-@contextmanager
-def run_clock(built: Built, engine: str | None = None) -> Iterator[None]:
-    """Say on standard error what runs and, where that takes over two seconds, for how long and how long it will yet."""
-    doing, chosen = f"Simulating {built.scenario.name}", engine or built.scenario.engine
-    expected = expected_s(built, chosen) if built.events > LEAST_EVENTS.get(chosen, built.events) else 0.0
-    with clock(doing, expected) if expected > PATIENCE_S else progress(doing):
-        yield
-
-
 def estimate_parts(found: RunEstimate) -> list[Any]:
     """An estimate for a person."""
     rows = [
-        ("ops", f"{found.ops}, and {found.granules} granules at most"),
+        ("ops", f"{found.ops}, and {found.granules} granules"),
         ("events", f"about {found.events:.3g}"),
         ("time", f"about {found.wall_s:.3g} s, of which {found.build_s:.2g} s to build the schedule"),
         ("memory", f"about {format_size(found.memory_bytes)}"),
@@ -156,7 +150,7 @@ def _reference(built: Built, events: int, most_in_flight: int) -> tuple[Program,
     if gpus < 2:
         return program, fabric
     size = _mean_granule_bytes(program, fabric)
-    wanted = max(events // (EVENTS_OF_GRANULE + 2), min(_in_flight(program, fabric), most_in_flight))
+    wanted = max(events // (EVENTS_OF_STORE + 2), min(_in_flight(program, fabric), most_in_flight))
     producers = min(built.machine.sms, max(1, wanted // gpus))
     each = max(1, wanted // (gpus * producers))
     shape = burst_train.BurstTrain(
@@ -168,7 +162,7 @@ def _reference(built: Built, events: int, most_in_flight: int) -> tuple[Program,
 
 def _mean_granule_bytes(program: Program, fabric: Fabric) -> int:
     """Bytes of a granule in the mean: shares of a scatter are often smaller than a whole one."""
-    granules = Layout.of(program, fabric).max_granules
+    granules = Layout.of(program, fabric).n_granules
     moves = np.isin(program.ops["kind"], (p.STORE, p.LOAD))
     moved = int((program.ops["bytes"] * op_repeats(program))[moves].sum())
     return int(np.clip(moved // max(1, granules), 1, fabric.granule_bytes))
@@ -176,25 +170,28 @@ def _mean_granule_bytes(program: Program, fabric: Fabric) -> int:
 
 def _in_flight(program: Program, fabric: Fabric) -> int:
     """Granules at a time: full stages, and a load for each lane."""
-    room = int(fabric.capacity_gpu[: program.n_gpus].sum())
+    room = int(fabric.capacity_gpu[np.unique(fabric.stages[: program.n_gpus])].sum())
     most = room // _mean_granule_bytes(program, fabric) + len(program.lanes)
-    return min(most, Layout.of(program, fabric).max_granules)
+    return min(most, Layout.of(program, fabric).n_granules)
 
 
 def _events(program: Program, fabric: Fabric) -> int:
-    """Lane turns, and for each granule the ports of its route, its drain and its arrival.
+    """What granules meet on their way, on a route of the mean length, and the turns of lanes.
 
-    Somewhat too many: what a GPU stores to itself passes no port.
+    A lane is taken to wait at each WAIT and ACQUIRE, which it need not, and never for a task, a window or an issue port.
     """
-    repeats, ops = op_repeats(program), program.ops
-    turns = int(repeats.sum())
-    moves = np.isin(ops["kind"], (p.STORE, p.LOAD))
-    if not moves.any() or program.n_gpus < 2:
-        return turns
-    layout = Layout.of(program, fabric)
+    ops, kind, gpu = program.ops, program.ops["kind"], op_gpus(program)
+    granules = op_granules(program, fabric, gpu)
     lengths = np.diff(fabric.route_first)
     ports = float(lengths[lengths > 0].mean()) if lengths.any() else 0.0
-    return turns + round(layout.max_granules * (ports + EVENTS_OF_GRANULE))
+    own_load, sent = (kind == p.LOAD) & (ops["target"] == gpu), granules > 0
+    events = np.select(
+        [own_load, kind == p.LOAD, kind == p.STORE, (kind == p.SIGNAL) & sent, np.isin(kind, (p.WAIT, p.ACQUIRE))],
+        [EVENTS_OF_OWN_LOAD, (granules - 1) * ports + EVENTS_OF_LOAD, granules * (ports + EVENTS_OF_STORE),
+         ports + EVENTS_OF_SIGNAL, 1],
+        ops["duration_ps"] > 0,
+    )  # fmt: skip
+    return round(float((events * op_repeats(program)).sum()))
 
 
 def _engine_bytes(program: Program, fabric: Fabric, layout: Layout, trace: str) -> int:
@@ -202,14 +199,14 @@ def _engine_bytes(program: Program, fabric: Fabric, layout: Layout, trace: str) 
     from .sim import engine_compiled as engine
 
     lanes, groups, sms = len(program.lanes), len(program.groups), len(layout.sm_gpu)
-    pool = FIRST_POOL
+    pool = engine.FIRST_POOL
     while pool < _in_flight(program, fabric):
-        pool *= 4  # as the engine does
+        pool *= 2  # as the engine does
     sizes = (
         (lanes, engine.LANE_STATE), (lanes, LANE_TOTAL), (groups, engine.GROUP_STATE), (sms, engine.SM_STATE),
         (fabric.n_ports, engine.PORT_STATE), (fabric.n_ports, PORT_TOTAL), (len(program.counters), engine.COUNTER_STATE),
         (len(program.slots), engine.SLOT_STATE), (lanes + 4 * groups, engine.WATCHER), (layout.n_spans, SPAN),
-        (pool + pool // 4, engine.GRANULE), (pool + lanes, engine.HEAP),
+        (pool + pool // 2, engine.GRANULE), (pool + lanes, engine.HEAP),
     )  # fmt: skip
     records = layout.max_op_records * OP_RECORD.itemsize + layout.max_granules * GRANULE_RECORD.itemsize
     kept = TABLES_OF_TRACE * records if trace == "full" else 0

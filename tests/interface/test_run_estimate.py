@@ -1,5 +1,7 @@
 """`xstage run --estimate` says what a run will take without running it, and a long run says how far it is."""
 
+import json
+import signal
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ from xstage.sim.outcome import OP_RECORD
 
 import xstage as xs
 from xstage.cli import main
+from xstage.clock import _lines
 from xstage.run_estimate import Built, estimate_run, expected_s
 
 MOE = {
@@ -19,12 +22,14 @@ MOE = {
 }
 
 
-@pytest.mark.parametrize("scenario", ["isolated-burst", "islands-all-to-all", "gemm-ar-lamport"])
+@pytest.mark.parametrize(
+    "scenario", ["isolated-burst", "islands-all-to-all", "gemm-ar-lamport", "megamoe-large-experts"]
+)
 def test_ops_are_exact_and_events_about_right(answer, scenario):
     found = answer("run", scenario, "--estimate")[1]["estimate"]
     ran = answer("run", scenario)[1]
     assert found["ops"] == ran["ops"]
-    assert ran["events"] / 1.5 < found["events"] < 1.5 * ran["events"]
+    assert ran["events"] / 1.25 < found["events"] < 1.25 * ran["events"]
     assert found["memory_bytes"] > 2**20 and found["wall_s"] > 0
     assert ran["timing"]["peak_memory_bytes"] > 2**20
 
@@ -53,26 +58,41 @@ def test_both_engines_can_be_asked(answer):
 def test_the_estimate_is_a_table_for_a_person(capsys):
     assert main(["run", "isolated-burst", "--estimate"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("ops     148, and 7104 granules at most")
+    assert out.startswith("ops     148, and 7104 granules")
     assert "makespan" not in out
 
 
-CLOCK = """
+def test_a_long_run_says_how_far_it_is_and_how_long_it_will_take_yet(capsys):
+    times = iter([100.0, 101.0, 104.0, 105.0, 140.0])
+    tell = _lines("Simulating mine", lambda: next(times))
+    for share in (0.1, 0.25, 0.3, 0.8):  # after 1 s nobody wants to know, nor 1 s after the last line
+        tell(share)
+    assert capsys.readouterr().err == (
+        "Simulating mine: 4 s, 25% done, about 12 s left\nSimulating mine: 40 s, 80% done, about 10 s left\n"
+    )
+
+
+LONG = ("isolated-burst", "--set", "workload.burst=4MiB", "--set", "workload.bursts=1000", "--set", "granule=4KiB")
+INTERRUPTED = """
 import sys
 import xstage.clock
-xstage.clock.PATIENCE_S = 0.0
-with xstage.clock.clock("Simulating mine", 1000.0):
-    sys.stdin.read()  # busy, until the test has seen the line
+xstage.clock.PATIENCE_S = xstage.clock.BETWEEN_LINES_S = 0.0
+from xstage.entry import main
+sys.argv = ["xstage", *sys.argv[1:]]
+sys.exit(main())
 """
 
 
-def test_a_long_run_says_how_long_it_will_take_yet():
-    words = [sys.executable, "-c", CLOCK]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        line = running.stderr.readline()
-        running.stdin.close()
-        assert running.wait() == 0
-    assert line == "Simulating mine: 0 s, about 1000 s left\n"
+@pytest.mark.parametrize("engine", ["compiled", "simpy"])
+def test_ctrl_c_stops_a_run_that_would_take_very_long(engine):
+    words = [sys.executable, "-c", INTERRUPTED, "run", *LONG, "--engine", engine, "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        line = next(line for line in running.stderr if "left" in line)
+        running.send_signal(signal.SIGINT)
+        out, _ = running.communicate()
+    assert line.startswith("Simulating isolated-burst: ")
+    assert running.returncode == 1
+    assert json.loads(out) == {"error": {"type": "Interrupted", "message": "interrupted"}}
 
 
 @pytest.mark.slow
@@ -85,4 +105,4 @@ def test_a_rack_of_72_ranks_is_estimated_and_runs():
     found = estimate_run(built)
     ran = xs.run(built)
     assert found.ops == ran.metrics["ops"]
-    assert ran.metrics["events"] / 2 < found.events < 2 * ran.metrics["events"]
+    assert ran.metrics["events"] / 1.25 < found.events < 1.25 * ran.metrics["events"]

@@ -9,6 +9,7 @@ import numpy as np
 from xstage.sim import program as p
 from xstage.sim.program import Program
 from xstage.sim.program_builder import ProgramBuilder, Seat
+from xstage.sim.shared_gpus import shared_gpus
 from xstage.sim.topology import Fabric, StageParameters, direct, mirrored, switch
 
 KBS_PER_BYTE_PER_PS = 10**9
@@ -26,7 +27,20 @@ def random_fabric(rng: np.random.Generator, n_gpus: int) -> Fabric:
     stage = random_stage(rng)
     rate = int(rng.choice([1, 2, 3])) * KBS_PER_BYTE_PER_PS // int(rng.choice([1, 1, 4]))
     fabric = (switch if rng.random() < 0.6 else direct)(n_gpus, rate, stage)
-    return mirrored(fabric) if n_gpus == 2 and stage.latency_ps and rng.random() < 0.3 else fabric
+    if n_gpus == 2 and stage.latency_ps and rng.random() < 0.3:
+        return mirrored(fabric)
+    return randomly_shared(rng, fabric) if rng.random() < 0.3 else fabric
+
+
+def randomly_shared(rng: np.random.Generator, fabric: Fabric) -> Fabric:
+    """As many ranks as there are GPUs, some of them together on one; the last GPU is the memory of ranks that share one."""
+    if fabric.n_gpus < 2:
+        return fabric
+    far = fabric.n_gpus - 1
+    gpu_of_rank = rng.integers(0, rng.integers(1, far + 1), fabric.n_gpus)
+    alone = np.bincount(gpu_of_rank)[gpu_of_rank] == 1
+    memory = np.where(alone & (rng.random(fabric.n_gpus) < 0.5), gpu_of_rank, far)
+    return shared_gpus(fabric, gpu_of_rank.tolist(), memory.tolist())
 
 
 def random_stage(rng: np.random.Generator) -> StageParameters:

@@ -11,7 +11,7 @@ from xstage.sim.routes import fabric_of
 from xstage.sim.topologies import Link
 from xstage.sim.topology import Fabric
 
-from .random_programs import KBS_PER_BYTE_PER_PS, random_program, random_stage
+from .random_programs import KBS_PER_BYTE_PER_PS, random_program, random_stage, randomly_shared
 
 Rng = np.random.Generator
 
@@ -49,4 +49,5 @@ def random_case(kind: str, seed: int) -> tuple[Program, Fabric]:
     n_gpus = int(rng.choice([2, 4, 8]))
     graph = KINDS[kind](rng, n_gpus)
     fabric = fabric_of(graph, n_gpus, random_stage(rng), int(rng.choice([0, 2])))  # type: ignore[arg-type]
-    return random_program(rng, n_gpus), fabric
+    program = random_program(rng, n_gpus)
+    return program, randomly_shared(rng, fabric) if rng.random() < 0.25 else fabric

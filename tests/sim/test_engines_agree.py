@@ -61,11 +61,29 @@ def test_a_group_that_moves_on_no_longer_looks_at_the_guards_it_waited_for() -> 
     assert reference.same_as(outcome) == []
 
 
-def test_a_pool_that_is_too_small_at_first_changes_nothing() -> None:
-    """The compiled engine starts with room for some granules in flight, and starts again with more if they do not fit."""
-    program, fabric = random_case(4)
-    layout = Layout.of(program, fabric)
-    expected, _ = engine_compiled.run(program, fabric, layout, full=True)
-    outcome, _ = engine_compiled.run(program, fabric, layout, full=True, first_pool=2)
-    assert outcome.granules > 2
-    assert expected.same_as(outcome) == []
+@pytest.mark.parametrize(("first_pool", "events_at_a_time"), [(1, 1), (1, 1000), (2, 10), (1 << 14, 3)])
+def test_breaks_and_a_pool_that_grows_change_nothing(
+    first_pool: int, events_at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiled engine may break off after any event, and within a lane's turn to make room for granules in flight."""
+    most = 0
+    for seed in range(60):
+        program, fabric = random_case(seed)
+        layout = Layout.of(program, fabric)
+        expected, stuck = engine_compiled.run(program, fabric, layout, full=True)
+        with monkeypatch.context() as often:
+            often.setattr(engine_compiled, "EVENTS_AT_A_TIME", events_at_a_time)
+            outcome, also_stuck = engine_compiled.run(program, fabric, layout, full=True, first_pool=first_pool)
+        assert expected.same_as(outcome) == []
+        assert stuck == also_stuck
+        most = max(most, outcome.granules)
+    assert most > 100
+
+
+def test_granules_are_counted_before_the_run() -> None:
+    for seed in range(200):
+        program, fabric = random_case(seed)
+        layout = Layout.of(program, fabric)
+        outcome, stuck = engine_compiled.run(program, fabric, layout, full=False)
+        if not stuck:
+            assert outcome.granules == layout.n_granules <= layout.max_granules

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from xstage.sim import engine_compiled, engine_simpy
 from xstage.sim import program as p
 from xstage.sim.errors import DeadlockError, InputError, LimitError, ProgramError
 from xstage.sim.execute import simulate, worst_case_finish_ps
@@ -240,6 +241,19 @@ def test_the_level_of_the_trace_changes_nothing_else() -> None:
             continue
         assert off.outcome.events == full.outcome.events
         assert (off.outcome.lanes == full.outcome.lanes).all()
+
+
+@pytest.mark.parametrize("engine", ["compiled", "simpy"])
+def test_progress_is_told_the_share_that_is_done(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_compiled, "EVENTS_AT_A_TIME", 50)
+    monkeypatch.setattr(engine_simpy, "STEPS_AT_A_TIME", 50)
+    program = one_lane([{"kind": p.COMPUTE, "duration_ps": 10}, STORE] * 40)
+    shares: list[float] = []
+    quiet, told = simulate(program, FABRIC, engine), simulate(program, FABRIC, engine, progress=shares.append)
+    assert quiet.outcome.same_as(told.outcome) == []
+    assert len(shares) > 5
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 0.5 < shares[-1] <= 1
 
 
 def test_the_summary_adds_up() -> None:
