@@ -35,7 +35,10 @@ class ComputeProfile(Checked):
     The second half is what a tile of a fused GEMM kernel costs beyond its FLOPs; sim/tile_cost.py says how they combine.
     `kernels` is the family of public kernels that runs on the GPU. `mma_efficiency_*` is the share of the peak that a
     main loop reaches when nothing else holds it up, `sm_feed` what one SM takes in from L2, `l2_share` the part of L2 that
-    keeps weight tiles, `epilogue_*` the output elements (10^9 a second) that one SM turns over in its epilogue.
+    keeps weight tiles, `epilogue_*` the output elements (10^9 a second) that one SM turns over in its epilogue. Only where
+    it is known does `l2_throughput` limit what L2 gives to all SMs and takes in from HBM, together. `fp4_unpack` is the FP4
+    weights (10^9 a second) that one SM without FP4 Tensor Cores turns into FP8, `promotion` how long a lone warpgroup takes
+    to add the FP8 accumulators of a K-block to its FP32 sums.
 
     The last part is for kernels on their own and for attention (sim/schedules/attention_a2a/cost.py): `kernel_launch` from
     the launch to the first instruction, `sm_port` the most that one SM takes in from L2, whatever is asked for, `cta_start`
@@ -58,6 +61,9 @@ class ComputeProfile(Checked):
     mma_efficiency_fp4: Sourced[Efficiency] | None = None
     tile_fixed: Sourced[Time] | None = None
     sm_feed: Sourced[Rate] | None = None
+    l2_throughput: Sourced[Rate] | None = None
+    fp4_unpack: Sourced[Positive] | None = None
+    promotion: Sourced[Time] | None = None
     l2_share: Sourced[Efficiency] | None = None
     hbm_efficiency: Sourced[Efficiency] | None = None
     epilogue_requantise: Sourced[Positive] | None = None

@@ -20,6 +20,7 @@ import numpy as np
 
 from .errors import InputError
 from .execute import simulate
+from .predict_parts import Part, part_of_run_us
 from .routing import balanced
 from .schedules import attention_a2a, megamoe, tensor_parallel
 from .tile_cost import needed
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .routing import Routing
     from .schedules.megamoe_rules import Release
+    from .trace import Trace
 
 MOST_ROWS_OF_ALL_RANKS = 110_000
 """(token, slot) pairs over all ranks up to which every rank is simulated: 2048 tokens, top-k 6, 8 ranks."""
@@ -39,7 +41,7 @@ SEED = 0
 @dataclass(frozen=True)
 class MegaMoeCase:
     """A MegaMoE call. `launches` counts kernels beyond the first; each costs the machine's `kernel_gap`. `swap_ab`: the
-    variant of SM90 kernels for small batches.
+    variant of SM90 kernels for small batches; `narrow`: the first form of the SM90 wave kernel.
     """
 
     shape: megamoe.MegaMoe
@@ -47,6 +49,7 @@ class MegaMoeCase:
     release: Release = "june"
     launches: int = 0
     swap_ab: bool = False
+    narrow: bool = False
 
     @property
     def ranks(self) -> int:
@@ -84,35 +87,68 @@ class GemmCase:
         return self.shape.ranks
 
 
-Case = MegaMoeCase | AttentionCase | GemmCase
+@dataclass(frozen=True)
+class PartCase:
+    """A part of a MegaMoE call."""
+
+    call: MegaMoeCase
+    part: Part
+
+    @property
+    def ranks(self) -> int:
+        return self.call.ranks
+
+    @property
+    def shape(self) -> megamoe.MegaMoe:
+        return self.call.shape
+
+
+Case = MegaMoeCase | PartCase | AttentionCase | GemmCase
 
 
 def predict_us(machine: Machine, case: Case) -> float:
-    """Time of one call, from the launch of the first rank to the end of the last.
+    """Time of one call, from the launch of the first rank until the last lane is free and the last byte has arrived.
+
+    A kernel that is timed from outside ends when its stores have been performed: never the sender-visible end. Of a part of
+    a call, what `predict_parts` says.
 
     Raises `InputError` if the machine lacks a number, or its kernels cannot run the shape.
     """
+    if isinstance(case, PartCase):
+        return part_of_run_us(_run_with_spans(machine, case.call), case.part)
+    if isinstance(case, MegaMoeCase):
+        extra_us = case.launches * _compute_us(machine, "kernel_gap") if case.launches else 0.0
+        return float(_run_megamoe(machine, case, trace="off").makespan_ps / PS_PER_US) + extra_us
     fabric = machine.fabric(case.ranks)
     extra_us = 0.0
-    if isinstance(case, MegaMoeCase):
-        ranks: Literal["all", "symmetric"] = "all" if _routed_rows(case) <= MOST_ROWS_OF_ALL_RANKS else "symmetric"
-        program = megamoe.build(
-            machine,
-            case.shape,
-            case.policy,
-            _random_scores(case.ranks, case.shape.tokens, case.shape.topk, case.shape.experts),
-            ranks=ranks,
-            release=case.release,
-            swap_ab=case.swap_ab,
-        )
-        fabric = mirrored(fabric) if ranks == "symmetric" else fabric
-        extra_us = case.launches * _compute_us(machine, "kernel_gap") if case.launches else 0.0
-    elif isinstance(case, AttentionCase):
+    if isinstance(case, AttentionCase):
         program = attention_a2a.build(machine, case.shape, case.policy)
         extra_us = _all_to_all_us(machine, case) + _packing_us(machine, case)
     else:
         program = tensor_parallel.build(machine, case.shape, case.policy)
     return float(simulate(program, fabric, trace="off").makespan_ps / PS_PER_US) + extra_us
+
+
+@lru_cache(maxsize=1)
+def _run_with_spans(machine: Machine, case: MegaMoeCase) -> Trace:
+    """The run of a call, kept for its other parts."""
+    return _run_megamoe(machine, case, trace="summary")
+
+
+def _run_megamoe(machine: Machine, case: MegaMoeCase, trace: Literal["off", "summary"]) -> Trace:
+    ranks: Literal["all", "symmetric"] = "all" if _routed_rows(case) <= MOST_ROWS_OF_ALL_RANKS else "symmetric"
+    program = megamoe.build(
+        machine,
+        case.shape,
+        case.policy,
+        _random_scores(case.ranks, case.shape.tokens, case.shape.topk, case.shape.experts),
+        ranks=ranks,
+        release=case.release,
+        swap_ab=case.swap_ab,
+        narrow=case.narrow,
+    )
+    fabric = machine.fabric(case.ranks)
+    return simulate(program, mirrored(fabric) if ranks == "symmetric" else fabric, trace=trace)
 
 
 def roofline_us(machine: Machine, case: Case) -> float:

@@ -1,9 +1,20 @@
 """What the tiles of a GEMM kernel cost: main loop and epilogue, from FLOPs, bytes and the order of the tiles.
 
-    main loop = max( MMA       2 BM BN K FLOPs at one SM's share of the peak, times the efficiency of the data type,
+    main loop = max( MMA       2 BM BN K FLOPs at one SM's share of the peak, times the efficiency of the data type, and what
+                               the warps that issue it do in turn with it,
                      feed      bytes that come from L2 into the SM, by what one SM takes in,
+                     L2        the same bytes and the SM's share of what HBM writes into L2, by its share of the throughput,
                      weights   bytes that the tiles running at the same time read from HBM, by its rate ) + fixed
     epilogue  = max(elements / epilogue rate, floor)
+
+The data banks of L2 serve reads of SMs and fills from HBM alike (Nsight Compute counts both as `lts__d_sectors`, the latter
+also as `lts__d_sectors_fill_device`). So a batch that reads each weight tile from HBM for the few m-blocks of its expert is
+held up by both, and one that is bound by HBM alone, or finds its weights in L2, is not.
+
+What math warps do in turn with their MMA, on Hopper: they unpack FP4 weights to FP8, for which its Tensor Cores have no
+instruction (https://github.com/AichenF/DeepGEMM, MXFP4_SM90_OPTIMIZATION.md, section 7), and they add FP8 accumulators to
+FP32 sums after each 128 of K. Two warpgroups hide the latter behind each other's MMA, a lone one does not (DeepSeek-V3,
+arXiv 2412.19437, section 3.3.2).
 
 Whether a weight tile comes from HBM is decided by its reuse distance in the nominal order of tiles: it is an L2 hit if the
 distinct bytes touched since its last use fit into the share of L2 that keeps weights. Tiles that run at the same time (one
@@ -51,6 +62,9 @@ class TileCosts:
     requantise_per_us: float  # L1 epilogue: elements of the accumulator, SwiGLU and requantisation
     scatter_per_us: float  # L2 epilogue: elements of the accumulator, conversion and staging without the stores
     epilogue_floor_us: float
+    l2_bytes_per_us: float = np.inf  # of the whole GPU: reads of SMs and fills from HBM
+    unpacked_per_us: float = np.nan  # FP4 weights that one SM turns into FP8
+    promotion_us: float = np.nan  # of the accumulator of one K-block by a lone warpgroup
 
     @classmethod
     def of(cls, machine: Machine, math: MathType) -> TileCosts:
@@ -73,6 +87,9 @@ class TileCosts:
             requantise_per_us=number("epilogue_requantise") * 1e9 / US_PER_S,
             scatter_per_us=number("epilogue_scatter") * 1e9 / US_PER_S,
             epilogue_floor_us=number("epilogue_floor") / PS_PER_US,
+            l2_bytes_per_us=_or(machine, "l2_throughput", np.inf) * 1e3 / US_PER_S,
+            unpacked_per_us=_or(machine, "fp4_unpack", np.nan) * 1e9 / US_PER_S,
+            promotion_us=_or(machine, "promotion", np.nan) / PS_PER_US,
         )
 
 
@@ -84,10 +101,21 @@ def needed(machine: Machine, name: str) -> Any:
     return sourced.value
 
 
-def main_loop_ps(costs: TileCosts, flops: Numbers, feed_bytes: Numbers, hbm_us: Floats) -> Ints:
-    """Main loops of tiles in ps. `hbm_us` is the time in which the weights of a tile and its contemporaries arrive."""
-    us = np.maximum(flops / costs.mma_flops_per_us, feed_bytes / costs.feed_bytes_per_us)
-    return _whole_ps(np.maximum(us, hbm_us) + costs.fixed_us)
+def _or(machine: Machine, name: str, otherwise: float) -> float:
+    sourced = getattr(machine.compute, name)
+    return otherwise if sourced is None else float(sourced.value)
+
+
+def main_loop_ps(
+    costs: TileCosts, flops: Numbers, feed_bytes: Numbers, hbm_us: Floats, in_turn_us: Floats | float = 0.0
+) -> Ints:
+    """Main loops of tiles in ps. `hbm_us` is the time in which the weights of a tile and its contemporaries arrive,
+    `in_turn_us` what the math warps do in turn with their MMA.
+    """
+    filled = hbm_us * costs.hbm_bytes_per_us / costs.sms
+    l2_us = (feed_bytes + filled) * costs.sms / costs.l2_bytes_per_us
+    us = np.maximum(flops / costs.mma_flops_per_us + in_turn_us, feed_bytes / costs.feed_bytes_per_us)
+    return _whole_ps(np.maximum(np.maximum(us, hbm_us), l2_us) + costs.fixed_us)
 
 
 def epilogue_ps(costs: TileCosts, elements: Any, phase: Literal["requantise", "scatter"]) -> Ints:

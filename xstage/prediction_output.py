@@ -54,6 +54,7 @@ def published_parts(done: Published) -> list[Any]:
         parts.append(
             f"the faster of two schedules: {chosen['right']} of {chosen['pairs']} ({chosen['right_pct']:.0f} %)"
         )
+    parts += _of_parts(done)
     goals = [
         (goal["target"], goal["limit"], f"{goal['reached']:.1f}", "met" if goal["met"] else "missed", goal["of"],
          goal["furthest_off"])
@@ -62,6 +63,20 @@ def published_parts(done: Published) -> list[Any]:
     if goals:
         parts += ["", table("targets", ("", "limit", "reached", "", "of", "furthest off"), goals)]
     return parts
+
+
+def _of_parts(done: Published) -> list[Any]:
+    """Phases and moments inside a call."""
+    found = [
+        (str(row["version"]), str(row["machine"]), str(row["part"]), f"{row['hidden']:g}", f"{row['tokens_per_rank']:g}",
+         f"{row['time_us']:.1f}", _number(row["predicted_us"]), _signed(row["error_pct"]))
+        for row in done.parts.to_dict("records")
+    ]  # fmt: skip
+    if not found:
+        return []
+    error = float(done.parts.error_pct.abs().mean())
+    heads = ("kernel", "machine", "part", "hidden", "tokens", "measured us", "predicted us", "error %")
+    return ["", table(f"parts of calls: mean absolute error {error:.1f} %", heads, found)]
 
 
 def _short(value: Any) -> str | int:

@@ -33,11 +33,15 @@ class Answer(NamedTuple):
 
 
 def answer(machine: Machine, case: Case) -> Answer:
-    """The prediction and its null baseline. What the machine or the schedule refuses becomes the reason."""
-    from .sim.predict import predict_us, roofline_us
+    """The prediction and its null baseline, which a part does not have.
+
+    What the machine or the schedule refuses becomes the reason.
+    """
+    from .sim.predict import PartCase, predict_us, roofline_us
 
     try:
-        return Answer(predict_us(machine, case), roofline_us(machine, case))
+        whole = not isinstance(case, PartCase)
+        return Answer(predict_us(machine, case), roofline_us(machine, case) if whole else None)
     except XstageError as error:
         return Answer(None, None, str(error))
 

@@ -4,8 +4,10 @@
     summary   errors by kind of kernel, family, machine and number of tokens
     choices   whether the model tells which of two schedules is faster
     targets   what the project set out to reach, met or missed
+    parts     phases of a call and moments inside, beside the whole calls and not counted with them
 
-Rows that gave a machine file a number are predicted and not judged.
+Rows that gave a machine file a number are predicted and not judged. Spans and stalls of single tiles are in
+`xstage paper tiles`.
 """
 
 from __future__ import annotations
@@ -21,11 +23,16 @@ from .machine_fit import overhead_us
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from .scenarios.published.cases import Mapped
     from .sim.machine import Machine
 
 WORKERS = 2
+PART_COLUMNS = (
+    "machine", "version", "part", "hidden", "tokens_per_rank", "time_us", "predicted_us", "error_pct", "source_url"
+)  # fmt: skip
+"""What `as_dict` says of a part; its row has the rest."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -66,6 +73,12 @@ class Published:
 
         return targets(self)
 
+    @cached_property
+    def parts(self) -> pd.DataFrame:
+        """Rows of parts that are predicted, those that gave a machine file a number left out."""
+        rows = self.rows
+        return rows[(rows.timed == "part") & rows.predicted_us.notna() & ~rows.fit.astype(bool)]
+
     @property
     def coverage_pct(self) -> float:
         """Part of the rows that is predicted."""
@@ -82,7 +95,15 @@ class Published:
             "baseline": self.baseline,
             "faster_schedule": score(self.choices),
             "targets": records(self.targets),
+            "parts": records(self.parts[[name for name in PART_COLUMNS if name in self.parts]]),
         }
+
+    def plot(self) -> Figure:
+        """Predicted against measured times of the rows that are judged, or of all that are predicted if none is."""
+        from .plots.reach_figures import measured_figure
+
+        judged = self.rows[self.rows.judged]
+        return measured_figure(judged if len(judged) else self.rows[self.rows.predicted_us.notna()])
 
     def __repr__(self) -> str:
         return f"<Published: {len(self.rows)} rows, {int(self.rows.judged.sum())} judged>"
@@ -158,7 +179,7 @@ def _row(row: Mapping[str, Any], found: Mapped, reply: Any) -> dict[str, Any]:
         "kind": kind_of(row),
         "predicted_us": time,
         "error_pct": None if time is None else 100 * (time - row["time_us"]) / row["time_us"],
-        "judged": time is not None and not row["fit"],
+        "judged": time is not None and not row["fit"] and row["timed"] == "kernel",
         "skipped": skipped,
         "detail": detail,
         "baseline_us": None if reply is None else reply.baseline_us,

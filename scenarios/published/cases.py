@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import pandas as pd
 
 from ...sim.errors import InputError
-from ...sim.predict import AttentionCase, Case, GemmCase, MegaMoeCase
+from ...sim.predict import AttentionCase, Case, GemmCase, MegaMoeCase, PartCase
+from ...sim.predict_parts import Part
 from ...sim.schedules import attention_a2a, megamoe, tensor_parallel
 from ...sim.schedules.attention_a2a.shape import ELEMENT_BYTES
 from ...sim.schedules.megamoe.shape import CombineType, Numbers
@@ -34,7 +35,7 @@ Row = Mapping[str, Any]
 _NUMBERS: dict[tuple[str, str], Numbers] = {
     ("fp8_e4m3", "fp4_e2m1"): "w4a8",
     ("fp8_e4m3", "fp8_e4m3"): "w8a8",
-    ("fp8_e4m3", "nvfp4"): "w8a8",
+    ("fp8_e4m3", "nvfp4"): "w4a8",
     ("mxfp8", "mxfp8"): "w8a8",
     ("bf16", "bf16"): "bf16",
     ("fp4_e2m1", "fp4_e2m1"): "fp4",
@@ -56,7 +57,8 @@ class Mapped:
 
 def mapped(row: Row) -> Mapped:
     """The case of a row of `load_published` or `load_like`."""
-    if row["timed"] != "kernel":
+    part = row["part"] if row["timed"] == "part" and row["part"] in get_args(Part) else ""
+    if row["timed"] != "kernel" and not part:
         return Mapped(skipped="host time included" if row["timed"] == "end_to_end" else "part not modelled")
     kernel = _kernel(row["table"], row["family"], row["version"])
     if kernel["skipped"]:
@@ -75,6 +77,8 @@ def mapped(row: Row) -> Mapped:
         return Mapped(skipped="part not modelled", detail=str(error))
     if isinstance(made, str):
         return Mapped(skipped=made)
+    if part:
+        made = PartCase(cast(MegaMoeCase, made), cast(Part, part))
     return Mapped(case=made, approximations=tuple(taken))
 
 
@@ -98,15 +102,20 @@ def _megamoe(row: Row, schedule: str, settings: Mapping[str, str], taken: list[s
     )
     return MegaMoeCase(
         shape,
-        _split(settings) if schedule == "split" else megamoe.POLICIES[schedule](),
+        _policy(schedule, settings),
         release=cast(Any, settings.get("release", "june")),
         launches=int(settings.get("launches", 0)),
         swap_ab=_swaps(shape, settings.get("swap_ab", "")),
+        narrow=settings.get("tile") == "narrow",
     )
 
 
-def _split(settings: Mapping[str, str]) -> megamoe.Policy:
-    """Two launches, whose times the tables add up, with the L1 tile that a setting names."""
+def _policy(schedule: str, settings: Mapping[str, str]) -> megamoe.Policy:
+    """The schedule; of two launches, whose times the tables add up, with the L1 tile that a setting names."""
+    if schedule == "lag" and "lag" in settings:
+        return megamoe.Lag(lag=int(settings["lag"]))
+    if schedule != "split":
+        return megamoe.POLICIES[schedule]()
     l1_block_n = int(settings["l1_block_n"]) if "l1_block_n" in settings else None
     return megamoe.Split(l1_block_n=l1_block_n, launch_gap_ps=0)
 

@@ -143,6 +143,23 @@ def test_stated_launch_overhead_is_part_of_the_prediction():
     assert with_overhead["predicted_us"] - without["predicted_us"] == pytest.approx(7.5)
 
 
+def test_parts_are_shown_beside_whole_calls_and_not_counted_with_them():
+    table = load_published("megamoe").reset_index()
+    small = {"hidden": 1024, "intermediate": 512, "experts": 32, "topk": 4, "tokens_per_rank": 64.0, "n_gpus": 4}
+    launches = table[table.part.isin(["l1_launch", "l2_launch"]) & ~table.fit].assign(**small).to_dict("records")[:2]
+    call = {**launches[0], "timed": "kernel", "part": "", "fit": False}
+    done = Published(pd.DataFrame(predicted([*launches, call])))
+    assert done.rows.judged.tolist() == [False, False, True]
+    assert done.parts.part.tolist() == ["l1_launch", "l2_launch"]
+    assert done.parts.predicted_us.sum() == pytest.approx(done.rows.predicted_us[2])
+    assert [part["part"] for part in done.as_dict()["parts"]] == ["l1_launch", "l2_launch"]
+    assert any(
+        "parts of calls: mean absolute error" in str(part.title)
+        for part in published_parts(done)
+        if part and not isinstance(part, str)
+    )
+
+
 def test_error_numbers_of_known_errors():
     numbers = error_numbers(pd.Series([-10.0, 10.0, 30.0]))
     assert (numbers["judged"], numbers["worst_pct"], numbers["median_pct"]) == (3, 30, 10)
@@ -172,6 +189,7 @@ def test_worker_processes_answer_as_this_one_does(done, mine):
 
 def test_what_a_machine_cannot_run_becomes_the_reason():
     [row] = [r for r in load_published("megamoe").reset_index().to_dict("records") if r["line"] == 2]
+    row |= {"act_dtype": "fp4_e2m1"}
     found = answer(load_machine("hgx-h20"), mapped(row).case)
     assert found.predicted_us is None
     assert "needs FP4 Tensor Cores" in found.reason

@@ -35,14 +35,42 @@ def test_most_whole_kernels_of_deepgemm_have_a_case():
 
 
 def test_every_kernel_is_named_and_every_line_is_the_first_for_some_row():
-    first = {id(_kernel(row["table"], row["family"], row["version"])) for row in ROWS if row["timed"] == "kernel"}
+    timed = [row for row in ROWS if row["timed"] in ("kernel", "part")]
+    first = {id(_kernel(row["table"], row["family"], row["version"])) for row in timed}
     unused = [line.cells for line in _kernels() if id(line.cells) not in first]
     assert unused == []
 
 
-@pytest.mark.parametrize("timed, reason", [("end_to_end", "host time included"), ("part", "part not modelled")])
-def test_what_is_no_whole_kernel_is_not_predicted(timed, reason):
+@pytest.mark.parametrize(
+    "timed, reason", [("end_to_end", "host time included"), ("communication_only", "part not modelled")]
+)
+def test_what_is_no_kernel_is_not_predicted(timed, reason):
     assert {found.skipped for row, found in MAPPED if row["timed"] == timed} == {reason}
+
+
+def test_parts_that_a_run_has_are_predicted_and_others_are_not():
+    parts = [(row, found) for row, found in MAPPED if row["timed"] == "part"]
+    predicted = {(row["version"], row["part"]) for row, found in parts if found.case}
+    assert predicted == {
+        ("sm90_lag8_sgl88", "dispatch_pull_end"),
+        ("sm90_lag40_sgl88", "dispatch_pull_end"),
+        ("sm90_split", "l1_launch"),
+        ("sm90_split", "l2_launch"),
+        *(("sm90_wave_instrumented", part) for part in ("l1", "l2", "combine", "dispatch_pull")),
+    }
+    assert {found.skipped for _, found in parts if not found.case} == {"part not modelled"}
+    [lag] = {found.case.call.policy.lag for row, found in parts if row["version"] == "sm90_lag8_sgl88"}
+    assert lag == 8
+
+
+def test_kernels_whose_source_shows_one_math_warpgroup_have_the_narrow_tile():
+    narrow = {row["version"] for row, found in MAPPED if getattr(found.case, "narrow", False)}
+    assert narrow == {
+        "sm90_wave",
+        "sm90_wave_bm64_generic",
+        "sm90_wave_combine_chunks2",
+        "sm90_wave_split_a_sfa",
+    }
 
 
 def test_a_gpu_without_a_machine_is_unknown():
@@ -84,9 +112,13 @@ def test_swapped_operands_follow_the_public_rules():
 
 
 def test_what_is_taken_as_something_else_is_said():
-    for row, found in MAPPED:
-        if row["weight_dtype"] == "nvfp4" if "weight_dtype" in row else False:
-            assert found.skipped or row["family"] != "deepgemm" or "NVFP4 weights taken as FP8" in found.approximations
+    said = {found.approximations for row, found in MAPPED if row.get("version") == "sm90_nvfp4_final_bn128_split"}
+    assert said == {("tiles of 64 x 256 taken",)}
+
+
+def test_nvfp4_weights_are_unpacked_to_meet_fp8_activations():
+    rows = [row for row, _ in MAPPED if row.get("weight_dtype") == "nvfp4" and row["act_dtype"] == "fp8_e4m3"]
+    assert {mapped(row).case.shape.numbers for row in rows} == {"w4a8"}
 
 
 def test_an_unknown_variant_is_flagged():

@@ -29,6 +29,18 @@ def test_the_slowest_of_mma_feed_and_hbm_binds() -> None:
     assert main_loop_ps(COSTS, flops, feed, np.array([0.0, 1.0, 6.0])).tolist() == [4_500_000, 3_500_000, 6_500_000]
 
 
+def test_fills_from_hbm_share_the_throughput_of_l2_with_what_sms_read() -> None:
+    """Four SMs read 100 bytes each, at 80 a us together: 5 us. HBM writes 50 of them a us: 2 us of it take 1.25 us more."""
+    costs = replace(COSTS, l2_bytes_per_us=80.0)
+    flops, feed = np.zeros(3), np.full(3, 100.0)
+    assert main_loop_ps(costs, flops, feed, np.array([0.0, 2.0, 20.0])).tolist() == [5_500_000, 6_750_000, 20_500_000]
+
+
+def test_what_math_warps_do_in_turn_adds_to_the_mma_and_to_nothing_else() -> None:
+    flops, feed = np.array([2000.0, 2000.0]), np.array([100.0, 400.0])
+    assert main_loop_ps(COSTS, flops, feed, np.zeros(2), np.array([1.5, 1.5])).tolist() == [4_000_000, 4_500_000]
+
+
 def test_an_epilogue_has_a_rate_and_a_floor() -> None:
     assert epilogue_ps(COSTS, np.array([20, 1]), "requantise").tolist() == [2_000_000, 250_000]
     assert epilogue_ps(COSTS, np.array([20, 1]), "scatter").tolist() == [1_000_000, 250_000]

@@ -58,9 +58,10 @@ def build(
     release: Release = "june",
     starts_ps: Sequence[int] = (),
     swap_ab: bool = False,
+    narrow: bool = False,
 ) -> Program:
     """The Program. `placement` is contiguous if not given; `starts_ps` delays the launch of ranks, in rank order; `swap_ab`
-    is the kernel's variant for small batches, see `choose`.
+    and `narrow` are forms of the kernel, see `choose`.
 
     Raises `InputError` if routing or placement differ from the shape, if the kernel family cannot run it, if a ring is too
     small for its order, or if a symmetric run would stand for ranks that are not alike.
@@ -68,7 +69,7 @@ def build(
     _check(shape, routing, ranks, starts_ps)
     placed = contiguous(shape.experts, shape.ranks) if placement is None else placement
     rows = pools(routing, placed)
-    kernel = choose(machine, shape, policy, release, swap_ab)
+    kernel = choose(machine, shape, policy, release, swap_ab, narrow)
     if ranks == "symmetric":
         _check_alike(rows, shape)
         gpu_of_rank, simulated, receivers = np.minimum(np.arange(shape.ranks), 1), [0], [min(1, shape.ranks - 1)]

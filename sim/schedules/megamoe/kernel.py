@@ -1,7 +1,8 @@
 """Which kernel runs: its tile, its clusters, and how its epilogue is cut.
 
 sm100   clusters of two CTAs: one lane issues the MMA of both, each CTA has an epilogue lane; two TMEM buffers a CTA
-sm90    one lane a CTA: the math warps run their own epilogue; clusters of two share weights by multicast
+sm90    one lane a CTA: the math warps run their own epilogue; clusters of two share weights by multicast; FP4 weights are
+        unpacked to FP8 by the math warps
 portable   one CTA a group, with the lanes of sm100 and two accumulators in shared memory: the bf16 kernel of
            hw_validate/cuda/kernels/megamoe.cu, which runs on any GPU from SM80 on
 """
@@ -18,7 +19,7 @@ from ...errors import InputError
 from ...tile_cost import needed
 from .. import megamoe_rules as rules
 from .. import megamoe_rules_sm90 as rules_sm90
-from .shape import Alternating, Lag, MegaMoe, Policy, Split, policy_name
+from .shape import Alternating, ExpertWave, Lag, MegaMoe, Policy, Split, policy_name
 
 if TYPE_CHECKING:
     from ...machine import Machine
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
 Family = Literal["sm90", "sm100", "portable"]
 SM90_WAVE_TILE = (64, 256)
 """BM and BN of the wave kernel, https://github.com/deepseek-ai/DeepGEMM/pull/323."""
+SM90_NARROW_TILE = (64, 128)
+"""That of its first form, which has one math warpgroup instead of two: https://github.com/qiushixiaoyu/DeepGEMM, commit
+7149778, csrc/jit_kernels/heuristics/mega_moe.hpp."""
 SM90_DISPATCH_WARPS = 2
+MATH_WARPGROUPS = 2
+SM90_FP4_ROW_BYTES = 80
+"""128 FP4 weights, their scales and padding: https://github.com/AichenF/DeepGEMM, MXFP4_SM90_OPTIMIZATION.md, 5.5."""
 SM100_DISPATCH_WARPS = 4
 PORTABLE_TILE, PORTABLE_STEP_ROWS, PORTABLE_DISPATCH_WARPS = (64, 128), 32, 2
 """BM and BN, rows of an epilogue step and dispatch warps of megamoe.cu."""
@@ -40,7 +47,7 @@ class Kernel:
     """Tile of one CTA, CTAs of a group, rows of one epilogue step, dispatch warps of an SM; `swap_ab`: see `choose`.
 
     `block_n` is the columns of a tile, `l1_block_n` those of an L1 tile if they are others (0: the same). `publish_rows`,
-    `early_combine`: see `Lag`.
+    `early_combine`: see `Lag`. `math_warpgroups` of sm90 issue the MMA and run the epilogue.
     """
 
     family: Family
@@ -56,6 +63,7 @@ class Kernel:
     publish_rows: int = 1
     early_combine: bool = False
     l1_block_n: int = 0
+    math_warpgroups: int = MATH_WARPGROUPS
 
     @property
     def steps(self) -> int:
@@ -80,9 +88,20 @@ class Kernel:
         step = SWAPPED_ROWS if self.swap_ab else MMA_ROWS
         return -(-rows // step) * step
 
+    def unpacks(self, shape: MegaMoe) -> bool:
+        """Whether the math warps turn FP4 weights into FP8."""
+        return self.family == "sm90" and shape.format.weight_bits == 4
+
+    def epilogue_elements(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Elements that all math warpgroups of an SM turn over while those of this kernel turn over `elements`."""
+        return elements * MATH_WARPGROUPS // self.math_warpgroups
+
     def weight_bytes(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Bytes of the weights of one tile."""
-        return np.asarray(self.columns(l2) * self.depth(shape, l2) * shape.format.weight_bits // 8)
+        """Bytes of the weights of one tile; scales count only where they lie in the same rows."""
+        elements = self.columns(l2) * self.depth(shape, l2)
+        if self.unpacks(shape):
+            return np.asarray(elements * SM90_FP4_ROW_BYTES // rules_sm90.K_BLOCK)
+        return np.asarray(elements * shape.format.weight_bits // 8)
 
     def depth(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
         """K of the GEMM."""
@@ -103,15 +122,25 @@ class Kernel:
         return np.asarray(np.where(shares_weights, weights // 2, weights) + activations)
 
 
-def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Release, swap_ab: bool = False) -> Kernel:
+def choose(
+    machine: Machine,
+    shape: MegaMoe,
+    policy: Policy,
+    release: rules.Release,
+    swap_ab: bool = False,
+    narrow: bool = False,
+) -> Kernel:
     """The kernel that the machine's family runs for this shape. Raises `InputError` where shape or policy do not fit it.
 
     `swap_ab` takes the variant for small batches that some SM90 kernels have: weights are the operand with the fixed 64
-    rows, so that few tokens are not padded to a tile (https://github.com/sgl-project/DeepGEMM/pull/48).
+    rows, so that few tokens are not padded to a tile (https://github.com/sgl-project/DeepGEMM/pull/48). `narrow` takes the
+    first form of the SM90 wave kernel.
     """
     family: Family = needed(machine, "kernels")
     if swap_ab and family != "sm90":
         raise InputError("is a variant of SM90 kernels", field="swap_ab", value=swap_ab, allowed="a machine with sm90")
+    if narrow and (family != "sm90" or swap_ab or not isinstance(policy, ExpertWave)):
+        raise InputError("is a form of the SM90 wave kernel", field="narrow", value=narrow, allowed="false")
     expected = rules.expected_rows_per_expert(shape.tokens, shape.ranks, shape.topk, shape.experts)
     if family == "sm100":
         if isinstance(policy, (Lag, Split)):
@@ -133,9 +162,13 @@ def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Rele
     else:
         if isinstance(policy, Alternating):
             raise InputError("is a schedule of SM100 kernels", field="policy", value="alternating", allowed="sm100")
-        if shape.format.math == "fp4" or shape.format.weight_bits == 4:
-            raise InputError("needs FP4 Tensor Cores", field="numbers", value=shape.numbers, allowed="w8a8, bf16")
-        block_m, block_n, cluster = *SM90_WAVE_TILE, 1
+        if shape.format.math == "fp4":
+            raise InputError("needs FP4 Tensor Cores", field="numbers", value=shape.numbers, allowed="w4a8, w8a8, bf16")
+        if shape.format.weight_bits == 4:
+            needed(machine, "fp4_unpack")
+        if narrow:
+            needed(machine, "promotion")
+        block_m, block_n, cluster = *(SM90_NARROW_TILE if narrow else SM90_WAVE_TILE), 1
         if isinstance(policy, Lag):
             block_m, block_n, cluster = rules.sm90_lag_tile(
                 expected, hidden=shape.hidden, intermediate=shape.intermediate
@@ -166,6 +199,7 @@ def choose(machine: Machine, shape: MegaMoe, policy: Policy, release: rules.Rele
         l2_n_blocks=shape.hidden // block_n,
         swap_ab=swap_ab,
         l1_block_n=l1_block_n if l1_block_n != block_n else 0,
+        math_warpgroups=1 if narrow else MATH_WARPGROUPS,
         **(_lag_features(policy, shape, family, block_m, block_n) if isinstance(policy, Lag) else {}),
     )
 

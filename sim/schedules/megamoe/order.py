@@ -177,13 +177,27 @@ def _alternating(kernel: Kernel, policy: Alternating, blocks: Blocks, tiles: Til
     warm_up = policy.warm_up
     if warm_up is None:
         warm_up = rules.warm_up_waves(blocks.n_blocks, kernel.groups, n1, n2)
-    if warm_up < 1 and blocks.n_blocks:
-        raise InputError("must be at least 1", field="warm_up", value=warm_up)
+    if blocks.n_blocks and warm_up < (least := least_warm_up(blocks.n_blocks, kernel.groups, n1, n2)):
+        raise InputError(
+            "is too small: every group would wait for L1 tasks that nobody takes any more",
+            field="warm_up",
+            value=warm_up,
+            allowed=f"{least} or more",
+        )
     l2, block, n = tiles
     task = (block * kernel.n_blocks(l2) + n) // kernel.cluster
     first = warm_up * kernel.groups
     time = np.where(l2, first + 2 * task, np.where(task < first, task, first + 2 * (task - first) + 1))
     return _dynamic(tiles, np.lexsort((n, time)), ring=policy.ring_m_blocks or 0, warm_up=warm_up)
+
+
+def least_warm_up(m_blocks: int, groups: int, n1: int, n2: int) -> int:
+    """Fewest L1 tasks a group with which alternating claims come to an end: ceil((n1 + (M - 1) max(0, n1 - n2)) / groups).
+
+    Where M m-blocks have n1 L1 and n2 L2 tasks, all groups can stand in L2 tasks from task j on when j + warm_up groups L1
+    tasks are done; the m-block of task j needs n1 (j // n2 + 1) of them. The public kernel takes one wave more.
+    """
+    return max(1, -(-(n1 + (m_blocks - 1) * max(0, n1 - n2)) // groups))
 
 
 def _interleaved(kernel: Kernel, policy: Interleaved, blocks: Blocks, tiles: Tiles) -> Order:

@@ -22,6 +22,7 @@ from ... import tile_cost
 from ...program import ACQUIRE, COMPUTE, RELEASE, SIGNAL, STORE, UNTIL_EXHAUSTED, WAIT
 from ...program_builder import ProgramBuilder, Seat
 from ...routing import stable_order
+from ..megamoe_rules_sm90 import K_BLOCK
 from .blocks import Blocks
 from .emit import Op, op_rows
 from .kernel import Kernel
@@ -69,7 +70,19 @@ def main_loops_ps(rank: Rank) -> Ints:
     hbm = tile_cost.hbm_us(rank.costs, kernel.weight_bytes(shape, tiles.l2), hits)
     flops = 2.0 * kernel.computed_rows(rows) * kernel.columns(tiles.l2) * kernel.depth(shape, tiles.l2)
     feed = kernel.feed_bytes(shape, tiles.l2, rows, shares_weights(rank))
-    return tile_cost.main_loop_ps(rank.costs, flops, feed, hbm)
+    return tile_cost.main_loop_ps(rank.costs, flops, feed, hbm, _in_turn_us(rank))
+
+
+def _in_turn_us(rank: Rank) -> Any:
+    """What the math warps do in turn with their MMA: unpack weights, promote the accumulator of a lone warpgroup."""
+    kernel, l2 = rank.kernel, rank.order.tiles.l2
+    us = np.zeros(len(l2))
+    depth = kernel.depth(rank.shape, l2)
+    if kernel.unpacks(rank.shape):
+        us += kernel.columns(l2) * depth / rank.costs.unpacked_per_us
+    if kernel.math_warpgroups == 1:
+        us += depth / K_BLOCK * rank.costs.promotion_us
+    return us
 
 
 def shares_weights(rank: Rank) -> NDArray[np.bool_]:
@@ -215,7 +228,8 @@ def _main_loop(rank: Rank, l2: bool, block: Ints, duration: Ints) -> tuple[list[
 def _l1_epilogue(rank: Rank, block: Ints, part: Ints, free: list[Op]) -> list[Op]:
     """SwiGLU and requantisation; the accumulator is free before the last step is computed."""
     kernel, links, ring = rank.kernel, rank.links, rank.order.ring
-    whole = tile_cost.epilogue_ps(rank.costs, rank.blocks.rows[block] * kernel.columns(False), "requantise")
+    elements = kernel.epilogue_elements(rank.blocks.rows[block] * kernel.columns(False))
+    whole = tile_cost.epilogue_ps(rank.costs, elements, "requantise")
     last = whole // kernel.steps
     ops: list[Op] = []
     if links.l2_issued != NONE:
@@ -241,7 +255,8 @@ def _issuers(kernel: Kernel) -> int:
 def _l2_epilogue(rank: Rank, block: Ints, free: list[Op]) -> list[Op]:
     """Conversion and stores step by step; the accumulator is free when the last step has been read, before its stores."""
     kernel, returns = rank.kernel, rank.returns
-    whole = tile_cost.epilogue_ps(rank.costs, rank.blocks.rows[block] * kernel.block_n, "scatter")
+    elements = kernel.epilogue_elements(rank.blocks.rows[block] * kernel.block_n)
+    whole = tile_cost.epilogue_ps(rank.costs, elements, "scatter")
     ops: list[Op] = []
     for step in range(kernel.steps):
         part = (rank.blocks.rows[block] > step * kernel.step_rows).astype(np.int64)

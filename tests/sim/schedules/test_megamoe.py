@@ -340,7 +340,7 @@ def test_a_shared_expert_is_neither_pulled_nor_returned() -> None:
         (SM90, Split(l1_block_n=384), {}, r"l1_block_n = 384: is no tile of this kernel \(allowed: 256, 512\)"),
         (SM90, Split(launch_gap_ps=-1), {}, "launch_gap_ps = -1: must not be negative"),
         (SM90, Alternating(), {}, "is a schedule of SM100 kernels"),
-        (SM90, ExpertWave(), {"numbers": "w4a8"}, "needs FP4 Tensor Cores"),
+        (SM90, ExpertWave(), {"numbers": "fp4"}, "needs FP4 Tensor Cores"),
         (SM100, ExpertWave(), {"hidden": 1000}, "does not divide into tiles"),
         (SM100, ExpertWave(experts_per_wave=0), {}, "must be at least 1"),
         (PORTABLE, ExpertWave(), {}, "numbers = 'w8a8, combine bf16': are not those of the portable kernel"),

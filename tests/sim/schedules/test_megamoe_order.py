@@ -6,11 +6,15 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from xstage.sim.errors import InputError
-from xstage.sim.schedules.megamoe import Alternating, ExpertWave, Interleaved, Lag, MegaMoe, Policy, Split
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.errors import DeadlockError, InputError
+from xstage.sim.execute import simulate
+from xstage.sim.routing import balanced
+from xstage.sim.schedules.megamoe import Alternating, ExpertWave, Interleaved, Lag, MegaMoe, Policy, Split, build
+from xstage.sim.schedules.megamoe import order as order_module
 from xstage.sim.schedules.megamoe.blocks import Blocks
 from xstage.sim.schedules.megamoe.kernel import Kernel
-from xstage.sim.schedules.megamoe.order import Order, check_rings, least_ring, order_of
+from xstage.sim.schedules.megamoe.order import Order, check_rings, least_ring, least_warm_up, order_of
 
 SHAPE = MegaMoe(hidden=512, intermediate=256, experts=4, topk=2, tokens=1024, ranks=1, numbers="w8a8")
 
@@ -98,6 +102,34 @@ def test_alternating_warms_up_and_then_takes_turns() -> None:
     made = order(Alternating(warm_up=1), blocks(1, 1, 1, 1))
     assert made.dynamic and made.warm_up == 1
     assert made.l2.astype(int).tolist() == [0] * 4 + [1, 0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize("n_blocks", [(2, 2), (4, 2), (8, 2), (3, 5), (16, 4)])
+def test_a_warm_up_too_short_to_end_is_refused(n_blocks: tuple[int, int]) -> None:
+    """Six m-blocks on 4 groups. With 4 L1 and 2 L2 tiles each, 14 L1 tiles must be done before the last m-block's L2."""
+    l1, l2 = n_blocks
+    least = max(1, -(-(l1 + 5 * max(0, l1 - l2)) // 4))
+    assert order(Alternating(warm_up=least), blocks(6), n_blocks=n_blocks).warm_up == least
+    with pytest.raises(InputError, match=rf"warm_up = {least - 1}: is too small.*allowed: {least} or more"):
+        order(Alternating(warm_up=least - 1), blocks(6), n_blocks=n_blocks)
+
+
+@pytest.mark.parametrize(("hidden", "intermediate"), [(512, 512), (256, 1024), (512, 1024)])
+def test_the_least_warm_up_is_the_least_with_which_a_program_ends(
+    hidden: int, intermediate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = load_machine("hgx-h100", {"compute.kernels": "portable", "compute.sms": 8})
+    sizes = {"experts": 4, "topk": 2, "tokens": 256, "ranks": 2}
+    shape = MegaMoe(hidden=hidden, intermediate=intermediate, numbers="bf16", **sizes)
+    rows = balanced(2, 256, 2, 4, np.random.default_rng(0))
+    wanted: list[int] = []
+    monkeypatch.setattr(order_module, "least_warm_up", lambda *given: wanted.append(least_warm_up(*given)) or 0)
+    build(machine, shape, Alternating(), rows)
+    ended = build(machine, shape, Alternating(warm_up=max(wanted)), rows)
+    stuck = build(machine, shape, Alternating(warm_up=max(wanted) - 1), rows)
+    assert simulate(ended, machine.fabric(2)).makespan_ps > 0
+    with pytest.raises(DeadlockError):
+        simulate(stuck, machine.fabric(2))
 
 
 def test_interleaved_takes_l2_as_soon_as_l1_leads_by_d() -> None:
