@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .output import print_json, show, table, with_common_fields
+
+if TYPE_CHECKING:
+    from .hw_validate.cuda.options import OnGpus
 
 Backend = Annotated[
     str, typer.Option(help="Where to measure: cpu (non-temporal stores of this computer's cores), or cuda (GPUs).")
@@ -50,24 +53,20 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Measure T_iss0, R and Q of real hardware."""
-    from .hw_validate.cuda.command import Asked, Planned
-    from .hw_validate.cuda.command import calibrate as calibrated_on_gpus
+    from .hw_validate.cuda.options import OnGpus
     from .hw_validate.validate import calibrate as calibrated
 
     started = time.perf_counter()
     if output is not None:
         _check_suffix(output, "-o", (".yaml", ".yml"))
-    asked = Asked(transport, gpus, plan, results, keep)
-    found: Any
-    with _progress() as progress:
-        if backend == "cuda":
-            found = calibrated_on_gpus(asked, producers, quick, seed, progress)
-        else:
-            asked.refuse_on_cpu()
-            found = calibrated(backend, producers=producers, quick=quick, seed=seed, progress=progress)
-    if isinstance(found, Planned):
-        _show_plan(found.as_dict(), started, seed, as_json)
+    if plan is not None:
+        _write_plan(plan, backend, OnGpus(transport, gpus, results, keep), producers, quick, seed, as_json)
         return
+    with _progress() as progress:
+        found = calibrated(
+            backend, producers=producers, quick=quick, seed=seed, transport=transport, gpus=gpus, results=results,
+            keep=keep, progress=progress,
+        )  # fmt: skip
     if output is not None:
         found.write(output)
     answer: dict[str, Any] = {"calibration": found.as_dict()} | ({"machine": str(output)} if output else {})
@@ -79,17 +78,9 @@ def calibrate(
 
 def _without_stall(replay: dict[str, Any]) -> list[tuple[str, str]]:
     """Programs in which no stall is predicted: whether any was measured."""
-    excess, count = replay["without_stall_excess_pct"], replay["programs_without_stall"]
-    return [] if excess is None else [(f"more measured in {count} with no stall predicted", f"{excess:+.1f} %")]
-
-
-def _refuse_on_gpus(repeat: int, busy: bool) -> None:
-    """Raise `InputError` for an option that the CUDA backend does not have."""
-    from .sim.errors import InputError
-
-    for option, value in (("--repeat", repeat if repeat != 1 else None), ("--busy", busy or None)):
-        if value is not None:
-            raise InputError("needs --backend cpu", field=option, value=value)
+    excess, noise = replay["without_stall_excess_pct"], replay["without_stall_noise_pct"]
+    told = f"more measured in {replay['programs_without_stall']} with no stall predicted"
+    return [] if excess is None else [(told, f"{excess:+.1f} %, their noise {noise:.1f} %")]
 
 
 def validate(
@@ -111,29 +102,30 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Calibrate, run programs that calibration never saw, and compare them with the simulator."""
-    from .hw_validate.cuda.command import Asked, Planned
-    from .hw_validate.cuda.command import validate as validated_on_gpus
+    from .hw_validate.cuda.options import OnGpus
     from .hw_validate.validate import validate as validated
+    from .sim.errors import InputError
 
     started = time.perf_counter()
     for path, option, suffixes in ((report, "--report", (".html",)), (ops, "--ops", (".parquet",))):
         if path is not None:
             _check_suffix(path, option, suffixes)
-    asked = Asked(transport, gpus, plan, results, keep, machine)
-    found: Any
-    with _progress() as progress:
-        if backend == "cuda":
-            _refuse_on_gpus(repeat, busy)
-            found = validated_on_gpus(asked, producers, quick, seed, programs, progress)
-        else:
-            asked.refuse_on_cpu()
-            found = validated(
-                backend, producers=producers, quick=quick, seed=seed, programs=programs, repeat=repeat, busy=busy,
-                progress=progress,
-            )  # fmt: skip
-    if isinstance(found, Planned):
-        _show_plan(found.as_dict(), started, seed, as_json)
+    if plan is not None:
+        if machine is None:
+            raise InputError("is missing: Programs are drawn for its stage", field="--machine",
+                             allowed="a machine of `xstage scenarios`, or a file of `xstage calibrate -o`")  # fmt: skip
+        _write_plan(
+            plan, backend, OnGpus(transport, gpus, results, keep), producers, quick, seed, as_json, machine, programs
+        )
         return
+    if machine is not None:
+        raise InputError("is only for --plan: else Programs are drawn for the hardware as measured", field="--machine",
+                         value=machine)  # fmt: skip
+    with _progress() as progress:
+        found = validated(
+            backend, producers=producers, quick=quick, seed=seed, programs=programs, repeat=repeat, busy=busy,
+            transport=transport, gpus=gpus, results=results, keep=keep, progress=progress,
+        )  # fmt: skip
     if report is not None:
         found.report(report)
     if ops is not None:
@@ -172,7 +164,31 @@ def validate(
             show(f"written to {path}")
 
 
-def _show_plan(answer: dict[str, Any], started: float, seed: int, as_json: bool) -> None:
+def _write_plan(
+    path: Path,
+    backend: str,
+    on_gpus: OnGpus,
+    producers: int,
+    quick: bool,
+    seed: int,
+    as_json: bool,
+    machine: str | None = None,
+    programs: int | None = None,
+) -> None:
+    """Write a plan for the collector, and say what to do with it."""
+    from .hw_validate.cuda.command import write_plan
+    from .hw_validate.validate import programs_of
+    from .scenarios.machine_files import load_machine
+    from .sim.errors import InputError
+
+    started = time.perf_counter()
+    if backend != "cuda":
+        raise InputError("needs --backend cuda", field="--plan", value=str(path))
+    known = load_machine(machine) if machine is not None else None
+    count = programs_of(backend, programs, quick)
+    answer = write_plan(
+        path, on_gpus, producers=producers, quick=quick, seed=seed, machine=known, programs=count
+    ).as_dict()
     if as_json:
         print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}, seed))
         return

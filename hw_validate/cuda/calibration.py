@@ -10,7 +10,6 @@ The machine that comes of it is GPU 0, the producers, and GPU 1, what they store
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SKIPPED_SHARE = 1 / 3
 """Of a train, what does not count: the stage is filling up."""
 LEAST_NS = 0.1
+SMALL_BURSTS = 3
+"""Sizes, the smallest, that fill no queue: what loading their last word back takes is the way there and back."""
 REFERENCE_BYTES = 32768.0
 SIMULATED_GRANULES = 48
 """Granules that the simulation cuts a burst at the knee into."""
@@ -49,7 +50,7 @@ class Costs:
 
 @dataclass(frozen=True, eq=False)
 class GpuCalibration:
-    """Everything that results of microbenchmarks say. `seen` is what the shared interface carries on."""
+    """Everything that results of microbenchmarks say. `seen` is what every backend has, with the rest in its `details`."""
 
     seen: Calibrated
     costs: Costs
@@ -59,19 +60,6 @@ class GpuCalibration:
     @property
     def machine(self) -> Machine:
         return self.seen.machine
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields of every calibration, and what only a GPU has."""
-        more: dict[str, Any] = {
-            "costs": asdict(self.costs),
-            "capacity_by_producers": None if self.capacity is None else asdict(self.capacity),
-            "long_run_gbs": self.long_run_gbs,
-        }
-        return self.seen.as_dict() | more
-
-    def write(self, path: str | Path) -> None:
-        """The machine file, for `--machine` or a scenario."""
-        self.seen.write(path)
 
 
 def part(results: Container, name: str) -> Noted:
@@ -94,6 +82,9 @@ def calibrate(results: Container) -> GpuCalibration:
     costs = costs_of(results)
     times = burst_times(results, bursts, costs.noting_ns)
     warnings = list(results.header["warnings"])
+    if "failed" in results.header:
+        failed = results.header["failed"]
+        warnings.append(f"these are partial results: measuring ended in part {failed['part']}: {failed['why']}")
     try:
         found = _fit(times)
     except NoLawError as refusal:
@@ -106,15 +97,20 @@ def calibrate(results: Container) -> GpuCalibration:
     _, completed = _by_size(bursts, "completed", 2, costs.noting_ns)
     seen = Calibrated(
         calibration=found,
-        machine=_machine(results, found, capacity),
+        machine=_machine(results, found, capacity, latency_ns(bursts, costs.noting_ns)),
         times=times,
         control_ns=control,
         completed_ns=completed,
         isolated_bytes=sizes,
         host=_host(results, bursts),
         warnings=warnings,
+        details={
+            "costs": asdict(costs),
+            "capacity_by_producers": None if capacity is None else asdict(capacity),
+            "long_run_gbs": (long_run_gbs := _long_run_gbs(results)),
+        },
     )
-    return GpuCalibration(seen, costs, capacity, _long_run_gbs(results))
+    return GpuCalibration(seen, costs, capacity, long_run_gbs)
 
 
 def burst_times(results: Container, bursts: Noted, noting_ns: float) -> BurstTimes:
@@ -288,7 +284,14 @@ def _long_run_gbs(results: Container) -> float | None:
     return float(np.median(rates)) if rates else None
 
 
-def _machine(results: Container, found: Calibration, capacity: CapacityByProducers | None) -> Machine:
+def latency_ns(bursts: Noted, noting_ns: float) -> float:
+    """One way to the far memory: half of what it takes, after a small burst is issued, to load its last word back."""
+    _, issued = _by_size(bursts, "isolated", 1, noting_ns)
+    _, back = _by_size(bursts, "completed", 2, noting_ns)
+    return max(0.0, float(np.median((back - issued)[:SMALL_BURSTS])) / 2)
+
+
+def _machine(results: Container, found: Calibration, capacity: CapacityByProducers | None, latency: float) -> Machine:
     header = results.header
     gpu = header["machine"]["devices"][header["transport"]["devices"][0]]
     transport = header["transport"]["name"]
@@ -299,9 +302,11 @@ def _machine(results: Container, found: Calibration, capacity: CapacityByProduce
     )
     granule = _granule(found)
     machine = machine_of(found, name, source, f"{found.producers} SMs of {gpu['name']}, transport {transport}", granule)
-    if capacity is None and ranks < 3:
-        return machine
     data = machine.model_dump(mode="json", exclude_unset=True)
+    data["interconnect"]["latency"] = {
+        "value": f"{round(1000 * latency)} ps",
+        "source": f"{source}: half of loading the last word of a small burst back",
+    }
     if capacity is not None:
         told = f"{source}; Q(K) of {len(capacity.producers)} numbers of SMs is that of {capacity.form}"
         told += f" (median miss {capacity.missed_pct[capacity.form]:.1f} %)" + (

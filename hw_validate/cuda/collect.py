@@ -20,7 +20,8 @@ from typing import Any
 
 from ...sim.errors import InputError, XstageError
 from ..measuring import Progress, silent
-from .container import Container, check_suffix, load, save
+from .clocks import joined, offsets_now
+from .container import Container, check_suffix, load, merged, save
 from .device import Devices
 from .noted import Noted, knee_ratio
 from .parts import AGAIN, PARTS, runs_here
@@ -153,8 +154,10 @@ class Collector:
 
     def _programs(self, runner: BurstRunner, transport: Transport) -> dict[str, Any]:
         replays = Replays(runner.cycles_per_ns, self.results.arrays, [{} for _ in self.plan.header["programs"]])
-        self.header["parts"]["programs"] |= replays.told()
+        told = self.header["parts"]["programs"]
+        told |= replays.told() | {"offsets": offsets_now(runner)}
         run_programs(self.plan, self.devices, transport, replays, runner.ctas, self._left_s, self.progress)
+        told["offsets"] = joined(told["offsets"], offsets_now(runner))
         for number, told in enumerate(replays.programs):
             if "skipped" in told:
                 self._warn(f"program {number} did not run: {told['skipped']}")
@@ -205,6 +208,27 @@ def collect(
     if unknown:
         raise InputError("are unknown", field="parts of the plan", value=unknown, allowed=tuple(PARTS))
     return Collector(plan, devices, output, settings or Settings(), progress).run()
+
+
+def collect_more(
+    before: Container,
+    plan: Container,
+    devices: Devices,
+    output: str | Path,
+    settings: Settings | None = None,
+    progress: Progress = silent,
+) -> Container:
+    """Run `plan` and write it together with results from before to `output`; so too what was measured until a failure."""
+    output = Path(output)
+    beside = output.with_name(f"added-{output.name}")
+    try:
+        collect(plan, devices, beside, settings, progress)
+    finally:
+        if beside.exists():
+            results = merged(before, load(beside, "results"))
+            save(results, output)
+            beside.unlink()
+    return results
 
 
 def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] | None = None) -> int:

@@ -124,6 +124,8 @@ def merged(first: Container, second: Container) -> Container:
     header["parts"] = {**first.header["parts"], **{name: second.header["parts"][name] for name in new}}
     header["warnings"] = list(dict.fromkeys([*first.header["warnings"], *second.header["warnings"]]))
     header["complete"] = first.header["complete"] and second.header["complete"]
+    if "failed" in second.header:
+        header["failed"] = second.header["failed"]
     kept = {name: array for name, array in second.arrays.items() if name.startswith(prefixes)} if prefixes else {}
     return Container("results", header, {**first.arrays, **kept})
 

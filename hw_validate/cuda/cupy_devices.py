@@ -38,6 +38,8 @@ GRACE_S = 5.0
 POLL_S = 0.001
 
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+_NATIVE_ATOMICS = 3
+"""CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED of the driver's interface."""
 _MAPPED_AND_PORTABLE = 3
 # Numbers of cudaDeviceAttr, which do not change; properties do (CUDA 13 dropped the clock).
 _ATTRIBUTES = {
@@ -65,6 +67,7 @@ class CupyDevices:
         self.lost = False
         self._kernels: dict[tuple[int, str, str], Any] = {}
         self._limits: dict[tuple[int, str, str], int] = {}
+        self._check_driver()
         with told("looking for GPUs"):
             self.count = int(self._runtime.getDeviceCount())
         if self.count == 0:
@@ -105,6 +108,10 @@ class CupyDevices:
     def can_access(self, device: int, peer: int) -> bool:
         with told(f"asking whether GPU {device} can reach GPU {peer}"):
             return bool(self._runtime.deviceCanAccessPeer(device, peer))
+
+    def native_atomics(self, device: int, peer: int) -> bool:
+        with told(f"asking whether GPU {device} can add to counters of GPU {peer}"):
+            return bool(_peer_attribute(_NATIVE_ATOMICS, device, peer))
 
     def enable_access(self, device: int, peer: int) -> None:
         with told(f"letting GPU {device} store to GPU {peer}"), self._cupy.cuda.Device(device):
@@ -158,6 +165,17 @@ class CupyDevices:
             "--format=csv,noheader,nounits",
         )  # fmt: skip
         return dict(zip(names, (part.strip() for part in told.split(",")), strict=False)) if told else {}
+
+    def _check_driver(self) -> None:
+        """Raise `NoGpuError` where there is no driver, or it is of an older CUDA than this CuPy."""
+        with told("looking for a GPU driver"):
+            driver, ours = self._runtime.driverGetVersion(), self._runtime.runtimeGetVersion()
+        if driver == 0:
+            raise NoGpuError("there is no GPU driver on this computer")
+        if driver // 1000 < ours // 1000:
+            raise NoGpuError(
+                f"this CuPy is for CUDA {ours // 1000}, the GPU driver only for CUDA {_dotted(driver)}: {INSTALL}"
+            )
 
     def _facts_of(self, i: int) -> DeviceFacts:
         with told(f"reading what GPU {i} is"), self._cupy.cuda.Device(i):
@@ -321,6 +339,18 @@ def _installed(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _peer_attribute(attribute: int, device: int, peer: int) -> int:
+    """An attribute of the way between two GPUs, by the driver's own function: CuPy does not wrap it."""
+    try:
+        ask = ctypes.CDLL("libcuda.so.1").cuDeviceGetP2PAttribute
+    except (OSError, AttributeError) as error:
+        raise DeviceLostError(f"the driver's library cannot be asked about GPU {device} and {peer}: {error}") from error
+    value = ctypes.c_int(0)
+    if (code := int(ask(ctypes.byref(value), attribute, device, peer))) != 0:
+        raise DeviceLostError(f"the driver does not tell what lies between GPU {device} and {peer} (error {code})")
+    return value.value
 
 
 def _dotted(number: int) -> str:

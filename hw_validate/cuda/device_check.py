@@ -9,6 +9,7 @@ after each part, and begins nothing new when its time is over:
     local.npz      bursts and trains into the GPU's own memory: the control
     check.json     what became of each step, what each microbenchmark took; calibration and comparison, if they could be made
     machine.yaml, programs.parquet, ops.parquet, report.html    the same, for machines and people
+    fused.json, fused.parquet    the fused kernels: numbers and times of all policies, and tiles (device_check_fused.py)
 
 Exit codes: 0 all steps done, 2 bad input, 1 some step failed (the others are kept, and check.json says which).
 """
@@ -22,14 +23,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...sim.calibrate import NoLawError
 from ...sim.errors import InputError, XstageError
 from ...sim.files import write_whole
-from .collect import AGAIN_ROUNDS, Settings, collect, cupy_devices
-from .container import Container, load, merged, save
+from ..measuring import MeasurementError
+from .collect import AGAIN_ROUNDS, Settings, collect, collect_more, cupy_devices
+from .container import Container, load
 from .device import Devices
 from .errors import DeviceLostError
 from .noted import Noted
@@ -40,8 +43,13 @@ from .summary import microbenchmarks
 from .trains import draw_by_law, rough_stage
 from .transport import USUAL_BYTES, peer_matrix
 
+if TYPE_CHECKING:
+    from ...sim.machine import Machine
+    from ...sim.program import Program
+    from .device_check_fused import FusedExtent
+
 EXTENT = Extent(sizes=32, rounds=16, train_rounds=6, train_bursts=32, sweep_rounds=6)
-BUDGET_S = 180.0
+BUDGET_S = 330.0
 PROGRAMS, REPEATS = 12, (9, 4)
 RANKS = (1, 2, 4)
 """Programs take these in turn: several ranks on one GPU share its egress and its Q."""
@@ -61,15 +69,18 @@ class DeviceCheck:
         seed: int = 0,
         extent: Extent = EXTENT,
         settings: Settings | None = None,
+        fused_extent: FusedExtent | None = None,
     ) -> None:
         self.devices, self.folder, self.seed, self.extent = devices, folder, seed, extent
         self.settings = settings or Settings(most_bytes=USUAL_BYTES, threads=THREADS)
         self.until = time.perf_counter() + budget_s
         self.report: dict[str, Any] = {"steps": {}}
+        self.machine: Machine | None = None
+        self.fused_extent = fused_extent
 
     def run(self) -> bool:
         """All steps that there is time for. Whether none failed."""
-        steps = (self.start, self.host, self.programs, self.local, self.later, self.analysis)
+        steps = (self.start, self.host, self.programs, self.local, self.analysis, self.fused, self.later)
         lost = False
         for step in steps:
             name, begun = step.__name__, time.perf_counter()
@@ -113,14 +124,10 @@ class DeviceCheck:
     def programs(self) -> dict[str, Any]:
         """Programs drawn around the knee that the bursts just showed; only their sizes come from it."""
         results = load(self.folder / "host.npz", "results")
-        groups = results.header["plan"]["parts"]["bursts"]["groups"]
-        noted = Noted.of(results.under("part/bursts"), groups)
-        stage = rough_stage(noted)
-        producers = int(noted.table["producers"][noted.rows("isolated")[0]])
-        drawn = draw_by_law(stage, producers, PROGRAMS, np.random.default_rng([self.seed, 1]), RANKS)
+        rng = np.random.default_rng([self.seed, 1])
+        drawn = _drawn_for_the_machine(results, rng) or _drawn_by_law(results, rng)
         told = self._collect(self._plan(("clock", "bursts"), drawn, AGAIN_ROUNDS), "host", "host.npz", results)
-        rough = {"drain_gbs": stage.drain_kbs / 1e6, "capacity_bytes": stage.capacity_total_bytes}
-        return told | {"rough_stage": rough, "programs": len(drawn)}
+        return told | {"programs": [str(program.meta["schedule"]) for program in drawn]}
 
     def local(self) -> dict[str, Any]:
         return self._collect(self._plan(CONTROL_PARTS), "local", "local.npz")
@@ -131,18 +138,30 @@ class DeviceCheck:
     def analysis(self) -> dict[str, Any]:
         """Fit and compare, if the packages for it are here."""
         try:
-            from .validation import validate_results
+            from ..validate import validate
         except ImportError as error:
             missing = getattr(error, "name", None) or str(error)
             return {"state": "skipped", "why": f"{missing} is not installed here; run `{self._elsewhere()}`"}
-        found = validate_results(self.folder / "host.npz")
+        found = validate("cuda", results=self.folder / "host.npz")
         self.report |= found.as_dict()
-        found.found.write(self.folder / "machine.yaml")
+        self.machine = found.calibrated.machine
+        found.calibrated.write(self.folder / "machine.yaml")
         found.write_ops(self.folder / "ops.parquet")
         with write_whole(self.folder / "programs.parquet") as temporary:
-            found.shared.programs().to_parquet(temporary)
+            found.programs().to_parquet(temporary)
         found.report(self.folder / "report.html")
-        return {"verdict": found.shared.summary.verdict}
+        return {"verdict": found.summary.verdict}
+
+    def fused(self) -> dict[str, Any]:
+        """The fused kernels on the machine just calibrated, if the packages for it are here."""
+        try:
+            from .device_check_fused import USUAL, FusedCheck
+        except ImportError as error:
+            missing = getattr(error, "name", None) or str(error)
+            return {"state": "skipped", "why": f"{missing} is not installed here; the fused kernels need it"}
+        if self.machine is None:
+            raise MeasurementError("there is no calibrated machine to choose sizes by, and to simulate on")
+        return FusedCheck(self.devices, self.folder, self.machine, self.until, self.fused_extent or USUAL).run()
 
     def _summarise(self) -> None:
         """What every configuration took, for those who have nothing but this file."""
@@ -167,19 +186,35 @@ class DeviceCheck:
         if before is None:
             results = collect(made, self.devices, self.folder / name, settings)
         else:
-            beside = self.folder / f"added-{name}"
-            try:
-                results = collect(made, self.devices, beside, settings)
-            finally:
-                if beside.exists():
-                    save(merged(before, load(beside, "results")), self.folder / name)
-                    beside.unlink()
+            results = collect_more(before, made, self.devices, self.folder / name, settings)
         return {"parts": {part: told["state"] for part, told in results.header["parts"].items()}}
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         text = json.dumps(content, indent=1, default=str) + "\n"
         with write_whole(self.folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def _drawn_for_the_machine(results: Container, rng: np.random.Generator) -> list[Program]:
+    """Trains of one rank and of several, and schedules; none where the packages to fit and simulate are missing."""
+    try:
+        from .calibration import calibrate
+        from .unseen import Ranks, unseen_traces
+    except ImportError:
+        return []
+    try:
+        found = calibrate(results)
+        traces = unseen_traces(found.machine, found.seen.calibration.producers, PROGRAMS, rng, Ranks())
+    except NoLawError:
+        return []  # a rougher look may still find a knee
+    return [trace.program for trace in traces]
+
+
+def _drawn_by_law(results: Container, rng: np.random.Generator) -> list[Program]:
+    """Trains alone, with nothing but NumPy."""
+    noted = Noted.of(results.under("part/bursts"), results.header["plan"]["parts"]["bursts"]["groups"])
+    producers = int(noted.table["producers"][noted.rows("isolated")[0]])
+    return draw_by_law(rough_stage(noted), producers, PROGRAMS, rng, RANKS)
 
 
 def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] | None = None) -> int:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...sim.errors import InputError
+from ...sim.schedules.megamoe.shape import MegaMoe
+from .bf16 import random_bf16, to_float
 from .fused_megamoe import BLOCK_N, SLICE, Fused
 from .job import HOST, Array, Buffer, Grid, Job, Pointer
 from .replay_job import TABLES, Settings, replay_job
@@ -50,33 +52,15 @@ class Data:
     down: Array
 
 
-def to_bf16(values: Array) -> Array:
-    """Nearest bf16 of floats, ties to even, as 16 bits."""
-    bits = np.asarray(values, dtype=np.float32).view(np.uint32)
-    rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return rounded
-
-
-def to_float(bits: Array) -> Array:
-    """bf16 as float32."""
-    value: Array = (bits.astype(np.uint32) << 16).view(np.float32)
-    return value
-
-
-def random_data(fused: Fused, rng: np.random.Generator) -> Data:
+def random_data(shape: MegaMoe, rng: np.random.Generator) -> Data:
     """Normal tokens and weights, scaled so that all intermediate numbers are of the order of 1."""
-    shape = fused.shape
-
-    def normal(*size: int, scale: float = 1.0) -> Array:
-        return to_bf16(rng.standard_normal(size, dtype=np.float32) * np.float32(scale))
-
     gemm = (shape.experts, shape.intermediate, shape.hidden)
     return Data(
-        tokens=normal(shape.ranks, shape.tokens, shape.hidden),
+        tokens=random_bf16(rng, shape.ranks, shape.tokens, shape.hidden),
         weights=rng.random((shape.ranks, shape.tokens, shape.topk), dtype=np.float32) + np.float32(0.1),
-        gate=normal(*gemm, scale=shape.hidden**-0.5),
-        up=normal(*gemm, scale=shape.hidden**-0.5),
-        down=normal(shape.experts, shape.hidden, shape.intermediate, scale=shape.intermediate**-0.5),
+        gate=random_bf16(rng, *gemm, scale=shape.hidden**-0.5),
+        up=random_bf16(rng, *gemm, scale=shape.hidden**-0.5),
+        down=random_bf16(rng, shape.experts, shape.hidden, shape.intermediate, scale=shape.intermediate**-0.5),
     )
 
 

@@ -28,8 +28,9 @@ from ...sim.schedules.megamoe.blocks import Blocks, blocks_of
 from ...sim.schedules.megamoe.kernel import Kernel
 from ...sim.schedules.megamoe.links import part_of_tile
 from ...sim.schedules.megamoe.shape import MegaMoe
+from .fused_lower import JOINT, ops_of, with_warps
 from .job import Array
-from .lower import WARP, Lowered, Target, divide_shared, lower
+from .lower import Lowered, Target, lower
 
 BLOCK_M, BLOCK_N, SLICE = 64, 128, 64
 """Tile of megamoe.cu, and the depth of a slice of K (gemm.cuh)."""
@@ -47,8 +48,8 @@ TILE = np.dtype(
 ROW = np.dtype([(name, "u4") for name in ("rank", "item", "pool_row", "padding")])
 OTHER, L1, L2, PULL, COMBINE = range(5)
 """Kinds of a tile; see megamoe.cu, as for the structs."""
-BY_COURIER, JOINT = 2, 8
-"""Flags of a SIGNAL that its lane leaves to the courier, and of an op that all threads of its lane do."""
+BY_COURIER = 2
+"""Flag of a SIGNAL that its lane leaves to the courier."""
 _NO_LIMIT = 1 << 50
 _KIND_OF_PHASE = {"l1": L1, "l2": L2, "dispatch": PULL, "combine": COMBINE}
 
@@ -110,7 +111,8 @@ def lower_megamoe(
         program,
         Target(store_warps=1, is_one_gpu=is_one_gpu, landing_bytes=_NO_LIMIT, source_bytes=_NO_LIMIT),
     )
-    lowered = _with_warps(program, lowered, warps, (shared_bytes - work) // 128 * 128, shared_bytes)
+    work_first = (shared_bytes - work) // 128 * 128
+    lowered = with_warps(program, lowered, warps, MOST_WARPS, work_first, shared_bytes)
     ring = int(program.meta["ring_m_blocks"])
     rows = _rows(rows_of_ranks, blocks, shape, ring)
     tables = dict(lowered.tables)
@@ -123,7 +125,7 @@ def lower_megamoe(
         pools=rows_of_ranks,
         shape=shape,
         stages=stages,
-        work_first=(shared_bytes - work) // 128 * 128,
+        work_first=work_first,
     )
 
 
@@ -143,21 +145,6 @@ def _checked(program: Program) -> tuple[Kernel, MegaMoe]:
             raise ProgramError(f"the fused kernel cannot run {why}")
     assert (kernel.block_m, kernel.block_n) == (BLOCK_M, BLOCK_N)
     return kernel, shape
-
-
-def _with_warps(program: Program, lowered: Lowered, warps: Mapping[str, int], available: int, total: int) -> Lowered:
-    """The same with warps by role, and the records in what the work leaves of shared memory."""
-    lanes, ctas = lowered.tables["lanes"].copy(), lowered.tables["ctas"].copy()
-    by_role = np.array([warps[role] for role in program.roles], dtype=np.int64)
-    lanes["n_warps"] = by_role[program.lanes["role"][lanes["number"]]]
-    before = np.cumsum(lanes["n_warps"]) - lanes["n_warps"]
-    lanes["first_warp"] = before - np.repeat(before[ctas["first_lane"]], ctas["n_lanes"])
-    n_warps = int(np.add.reduceat(lanes["n_warps"], ctas["first_lane"]).max()) + 1
-    if n_warps > MOST_WARPS:
-        raise InputError("are too many for an SM", field="warps", value=n_warps, allowed=f"up to {MOST_WARPS}")
-    divide_shared(ctas, n_warps * WARP, available)
-    tables = lowered.tables | {"lanes": lanes, "ctas": ctas}
-    return replace(lowered, tables=tables, n_threads=n_warps * WARP, shared_bytes=total, store_slice=0, load_slice=0)
 
 
 # --- rows and tiles
@@ -228,7 +215,7 @@ def _parts(program: Program, ops: Array, kernel: Kernel, shape: MegaMoe, rank_st
     }
     for name, kind in (("l1", L1), ("l2", L2)):
         for seat in (0, 1):
-            run, op = _ops_of(program, name, seat)
+            run, op = ops_of(program, name, seat)
             for which in (p.COMPUTE, p.STORE):
                 mine = op[program.ops["kind"][op] == which]
                 number = _count_before(run[program.ops["kind"][op] == which])
@@ -241,7 +228,7 @@ def _parts(program: Program, ops: Array, kernel: Kernel, shape: MegaMoe, rank_st
                 _set(ops, mine, first, last, joint=which == p.COMPUTE)
             if kind == L2 and seat == 1:  # its release would wait for the tile's remote stores
                 ops["flags"][op[program.ops["kind"][op] == p.SIGNAL]] |= BY_COURIER
-    _, op = _ops_of(program, "combine", 0)
+    _, op = ops_of(program, "combine", 0)
     mine = op[program.ops["kind"][op] == p.COMPUTE]
     _set(ops, mine, np.zeros_like(mine), np.zeros_like(mine), joint=True)
     _set_pulls(program, ops, kernel, rank_start)
@@ -257,20 +244,9 @@ def _set(ops: Array, which: Array, first: Array, last: Array, joint: bool) -> No
 def _edges(kernel: Kernel, program: Program) -> Array:
     """First slice of K of each part of an L2 main loop, and the end. An L1 tile makes one slice of L2's K."""
     assert BLOCK_N // 2 == SLICE
-    seats = _ops_of(program, "l2", 0)
+    seats = ops_of(program, "l2", 0)
     parts = int(np.bincount(seats[0], weights=program.ops["kind"][seats[1]] == p.COMPUTE).max(initial=1))
     return np.searchsorted(part_of_tile(kernel, parts), np.arange(parts + 1))
-
-
-def _ops_of(program: Program, phase: str, seat: int) -> tuple[Array, Array]:
-    """(run, op) of every op of the distinct runs that the tasks of a phase have for a seat; runs are counted from 0."""
-    if phase not in program.phases:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    tasks = program.tasks[program.tasks["phase"] == program.phases.index(phase)]
-    tasks = tasks[tasks["n_runs"] > seat]
-    runs = program.runs[tasks["first_run"] + seat]
-    runs = np.unique(runs)
-    return expand(runs["first_op"], runs["n_ops"])
 
 
 def _count_before(run: Array) -> Array:

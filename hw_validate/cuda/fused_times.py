@@ -1,13 +1,20 @@
-"""What an instrumented MegaMoE kernel measures, out of the op table of a run: the same for a measured and a simulated one.
+"""What an instrumented fused kernel measures, out of the op table of a run: the same for a measured and a simulated one.
 
+    MegaMoE, an L2 tile
     mma       | inputs: WAIT | stall: ACQUIRE a free accumulator | main loop: COMPUTE ... |
     epilogue                                        ACQUIRE full | COMPUTE, STORE, ...     |
                                                                  |<-------- span -------->|
     dispatch  | LOAD | WAIT until the row is there, and hand it on |
               |<------------------- pull ------------------------->|
 
-The span of an L2 tile holds conversion, T_iss0 and the stall of its stores, as in arXiv 2607.23264; the stall of a tile is
-that of its main loop before a buffer is free.
+    attention, a tile
+    mma       | main loop: COMPUTE | stall: ACQUIRE the buffer |
+    store                                                      | STORE |
+                                                               |<span >|
+    comm      STORE of a finished tile to its owners: copy
+
+The span of a tile holds conversion, T_iss0 and the stall of its stores, as in arXiv 2607.23264; the stall of a tile is that
+of its MMA lane before a buffer is free.
 """
 
 from __future__ import annotations
@@ -21,16 +28,26 @@ if TYPE_CHECKING:
 
 
 def l2_tile_times(ops: pd.DataFrame) -> pd.DataFrame:
-    """One row for each L2 task, by task: gpu, sm, begin_us (of its main loop), inputs_us, stall_us, main_loop_us, span_us
-    (epilogue), stores_us (of it in STOREs).
+    """One row for each L2 task of MegaMoE, see `_tile_times`."""
+    return _tile_times(ops, "l2", "epilogue")
+
+
+def attention_tile_times(ops: pd.DataFrame) -> pd.DataFrame:
+    """One row for each tile of attention, see `_tile_times`; its inputs are there from the start."""
+    return _tile_times(ops, "attention", "store")
+
+
+def _tile_times(ops: pd.DataFrame, phase: str, storing: str) -> pd.DataFrame:
+    """One row for each task of a phase, by task: gpu, sm, begin_us (of its main loop), inputs_us, stall_us, main_loop_us,
+    span_us (of the lane with the role `storing`), stores_us (of it in STOREs).
 
     `ops` is `Trace.ops()` of a simulated run or `measured_ops` of one of the fused kernel, with every op of the tasks.
     """
     import pandas as pd
 
-    mine = ops[ops["phase"] == "l2"].assign(took=lambda rows: rows["end_us"] - rows["start_us"])
-    mma, epilogue = mine[mine["role"] == "mma"], mine[mine["role"] == "epilogue"]
-    work = epilogue[epilogue["kind"].isin(["compute", "store"])]
+    mine = ops[ops["phase"] == phase].assign(took=lambda rows: rows["end_us"] - rows["start_us"])
+    mma, after = mine[mine["role"] == "mma"], mine[mine["role"] == storing]
+    work = after[after["kind"].isin(["compute", "store"])]
 
     def total(rows: pd.DataFrame, kind: str) -> pd.Series:
         return rows[rows["kind"] == kind].groupby("task")["took"].sum()
@@ -64,11 +81,10 @@ def pull_times(ops: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(ops: pd.DataFrame) -> dict[str, float]:
-    """Makespan without the combine and what comes after, and medians of the L2 tiles and pulls, in us."""
+    """Of MegaMoE: makespan without the combine and what comes after, and medians of the L2 tiles and pulls, in us."""
     tiles, pulls = l2_tile_times(ops), pull_times(ops)
-    work = ops[ops["phase"].isin(["dispatch", "l1", "l2"])]
     return {
-        "makespan_us": float(work["end_us"].max() - ops["start_us"].min()),
+        "makespan_us": _until(ops, "dispatch", "l1", "l2"),
         "span_us": float(tiles["span_us"].median()),
         "stores_us": float(tiles["stores_us"].median()),
         "mma_stall_us": float(tiles["stall_us"].sum()),
@@ -76,3 +92,24 @@ def summary(ops: pd.DataFrame) -> dict[str, float]:
         "main_loop_us": float(tiles["main_loop_us"].median()),
         "pull_us": float(pulls["pull_us"].median()),
     }
+
+
+def attention_summary(ops: pd.DataFrame) -> dict[str, float]:
+    """Of attention, in us: makespan as the senders see it, without what waits for arrivals; when the last tile was stored;
+    medians of the tiles and of the copies by `comm` lanes (0 if there are none)."""
+    tiles = attention_tile_times(ops)
+    copies = ops[(ops["role"] == "comm") & (ops["kind"] == "store")]
+    return {
+        "makespan_us": _until(ops, "attention", "copy"),
+        "attention_us": _until(ops[ops["role"] != "comm"], "attention"),
+        "span_us": float(tiles["span_us"].median()),
+        "stores_us": float(tiles["stores_us"].median()),
+        "mma_stall_us": float(tiles["stall_us"].sum()),
+        "main_loop_us": float(tiles["main_loop_us"].median()),
+        "copy_us": float((copies["end_us"] - copies["start_us"]).median()) if len(copies) else 0.0,
+    }
+
+
+def _until(ops: pd.DataFrame, *phases: str) -> float:
+    """From the first op of all to the end of the last one of these phases."""
+    return float(ops["end_us"][ops["phase"].isin(phases)].max() - ops["start_us"].min())

@@ -67,9 +67,10 @@ class Noted:
         moved = np.concatenate([step[step > 0] for step in steps]) if steps else np.zeros(0)
         return float(moved.min()) if len(moved) else float("nan")
 
-    def offsets_ns(self) -> dict[str, float]:
-        """How far the timer of each rank is ahead of that of rank 0, by the ping-pong with the shortest round trip."""
-        best: dict[str, tuple[float, float]] = {}
+    def offsets(self) -> dict[str, dict[str, float]]:
+        """By the ping-pong with the shortest round trip (`trip_ns`): how far the timer of each rank is ahead of that of
+        rank 0 (`ahead_ns`), and when that was (`at_ns` of rank 0's)."""
+        best: dict[str, dict[str, float]] = {}
         for i in self.rows("offset"):
             words = self.cycles(i)[0]
             asked, theirs, answered = (words[:, 2 * k] + (words[:, 2 * k + 1] << 32) for k in range(3))
@@ -77,9 +78,13 @@ class Noted:
             trip = float(answered[fastest] - asked[fastest])
             offset = float(theirs[fastest] - asked[fastest]) - trip / 2
             rank = str(int(self.table["target"][i]))
-            if rank not in best or trip < best[rank][0]:
-                best[rank] = (trip, offset)
-        return {rank: offset for rank, (_, offset) in best.items()}
+            if rank not in best or trip < best[rank]["trip_ns"]:
+                best[rank] = {"at_ns": float(asked[fastest]), "ahead_ns": offset, "trip_ns": trip}
+        return best
+
+    def offsets_ns(self) -> dict[str, float]:
+        """`ahead_ns` alone."""
+        return {rank: told["ahead_ns"] for rank, told in self.offsets().items()}
 
     def _stretches(self) -> tuple[Array, Array]:
         """Global timer and clock of SM 0 at times at least 1 ms apart, from the first to the last that was noted."""

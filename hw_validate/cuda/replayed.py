@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...sim import program as p
-from ...sim.errors import InputError, ProgramError
-from ...sim.execute import simulate
+from ...sim.errors import InputError
 from ...sim.machine import Machine
 from ...sim.program import Program
-from ...sim.trace import Trace
-from ..compare import Comparison, compare
 from .calibration import GpuCalibration
+from .clocks import to_add_ns
 from .container import Container
 from .lower import Lowered, Target, lower
-from .one_gpu import folded, original_op
+from .ranks import simulated_ranks
 from .records import measured_ops
 from .replay_job import RECORD
 from .run_programs import KEYS, program_of
@@ -43,25 +41,34 @@ class Overheads:
     signal_ns: float = 0.0
 
 
-def compare_programs(results: Container, found: GpuCalibration) -> tuple[list[Comparison], list[Overheads]]:
-    """Every Program that was replayed, measured against simulated. Raises `InputError` if none was."""
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """One Program that was replayed: both op tables, that of the hardware with all its repeats."""
+
+    simulated: pd.DataFrame
+    measured: pd.DataFrame
+    overheads: Overheads
+
+
+def judged_programs(results: Container, found: GpuCalibration) -> list[Judged | None]:
+    """Every Program of the results, None for those that did not run. Raises `InputError` if none did."""
     told = results.header["parts"].get("programs", {})
     plan = Container("plan", results.header["plan"], results.arrays)
-    comparisons, overheads = [], []
+    judged: list[Judged | None] = []
     for number, one in enumerate(told.get("programs", [])):
         if not one.get("far_repeats"):
+            judged.append(None)
             continue
         program = program_of(plan, number)
         control = measured(results, program, number, "control") if one.get("control_repeats") else None
         overhead = overheads_of(program, control, found) if control is not None else Overheads()
-        trace = simulated(program, found.machine, overhead, results.header["transport"]["name"])
-        far = measured(results, program, number, "far", control)
-        comparisons.append(compare(_original_ops(trace), far))
-        overheads.append(overhead)
-    if not comparisons:
+        made = priced(program, found.machine, overhead)
+        trace = simulated_ranks(made, found.machine, results.header["transport"]["name"])
+        judged.append(Judged(trace.ops(), measured(results, program, number, "far", control), overhead))
+    if all(one is None for one in judged):
         why = told.get("why") or "; ".join(one.get("skipped", "") for one in told.get("programs", [])) or "none planned"
         raise InputError(f"hold no replayed program ({why})", field="results")
-    return comparisons, overheads
+    return judged
 
 
 def measured(
@@ -73,25 +80,15 @@ def measured(
     told = results.header["parts"]["programs"]["programs"][number]
     lowered = lower(program, Target(**told[f"{side}_target"]))
     arrays = results.under(f"replay/{number}/{side}")
-    ahead = results.header["parts"].get("clock", {}).get("offsets_ns") or {}
-    offsets = {gpu: -float(ahead.get(str(gpu), 0.0)) for gpu in range(program.n_gpus)} if ahead else None
+    offsets = results.header["parts"]["programs"].get("offsets", {}) if side == "far" else {}
     tables = []
     for repeat in range(len(arrays["start"])):
         outputs = _outputs(arrays, repeat, program, lowered)
-        table = measured_ops(program, lowered, outputs, offsets if side == "far" else None, control)
+        added = to_add_ns(offsets, outputs, program.n_gpus)
+        table = measured_ops(program, lowered, outputs, added, control)
         table.insert(0, "repeat", repeat)
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
-
-
-def simulated(program: Program, machine: Machine, overheads: Overheads, transport: str) -> Trace:
-    """The Program as it should run on `machine`; several ranks on one GPU share its egress and its Q (one_gpu.py)."""
-    made = priced(program, machine, overheads)
-    if transport != "peer" and len(np.unique(made.lanes["gpu"])) > 1:
-        made = folded(made, int(made.lanes["sm"].max()) + 1)
-    elif transport != "peer" and made.n_gpus > 2:
-        raise ProgramError(f"a program for {made.n_gpus} GPUs of which one stores: fold it onto 2 before it is planned")
-    return simulate(made, machine.fabric(), trace="full")
 
 
 def priced(program: Program, machine: Machine, overheads: Overheads) -> Program:
@@ -157,12 +154,3 @@ def _outputs(arrays: dict[str, Any], repeat: int, program: Program, lowered: Low
             f"abort@{gpu}": np.zeros(1, dtype=np.uint32),
         }
     return outputs
-
-
-def _original_ops(trace: Trace) -> pd.DataFrame:
-    """The simulated op table, with ops numbered as in the Program before ranks were folded onto one GPU."""
-    table = trace.ops()
-    if "ranks_on_one_gpu" not in trace.program.meta:
-        return table
-    real = table["kind"].astype(str) != "task"
-    return table.assign(op=np.where(real, original_op(trace.program, table["op"].to_numpy()), table["op"]))

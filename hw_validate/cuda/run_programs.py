@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ...sim.errors import InputError, ProgramError, XstageError
+from ...sim.errors import InputError, ProgramError
 from ...sim.program import Program
-from ..measuring import Progress
+from ..measuring import MeasurementError, Progress
 from .container import Container
 from .device import Buffer, Devices, Launch
-from .errors import KernelError, KernelTimeoutError
+from .errors import KernelError, KernelTimeoutError, NoPeerAccessError
 from .job import HOST, Grid, Job
 from .lower import Target, lower
 from .replay_job import RECORD, TIMES, Settings, replay_job
@@ -34,7 +34,7 @@ _ALIGNMENT = 256
 KEYS = ("lane", "task", "op")
 
 
-class ReplayError(XstageError):
+class ReplayError(MeasurementError):
     """A replay ended in a way that no Program can; the message says what was noted."""
 
 
@@ -188,6 +188,8 @@ def run_programs(
 
     `left_s` says how much time is left: repeats end when there is none. Raises errors of errors.py, `ReplayError`.
     """
+    if transport.no_signals is not None:
+        raise NoPeerAccessError(f"{transport.no_signals}; replay with transport host")
     for rank in transport.ranks:
         devices.prepare(rank.index, SOURCE, [KERNEL])
     ready: dict[tuple[int, str], MemoryOfJob] = {}

@@ -19,9 +19,10 @@ from .noted import Noted, issue_ns
 from .parts import LINE_BYTES
 
 Array = np.ndarray[Any, np.dtype[Any]]
-SIZES_IN_KNEES = (0.25, 3.0)
-GAPS_IN_DRAINS = (0.05, 2.0)
-"""Of the size drawn. Beyond one drain a train of bursts below the knee does not stall."""
+SIZES_IN_KNEES = {"busy": (0.25, 3.0), "calm": (0.1, 0.9)}
+GAPS_IN_DRAINS = {"busy": (0.05, 2.0), "calm": (0.9, 4.0)}
+"""Of the size drawn. Beyond one drain a train of bursts below the knee does not stall; where SMs issue much faster than the
+link drains, hardly any other does not."""
 MOST_BYTES = 8 << 20
 STALLED_SHARE = 0.2
 """A Program counts as one with stall from here on, as in hw_validate/compare.py."""
@@ -39,13 +40,14 @@ class Phases:
 
 
 def draw_phases(knee_bytes: float, producers: int, drain_kbs: float, rng: np.random.Generator) -> Phases:
-    """Two to four phases of 3 to 8 bursts, log-uniform in size and gap, which vary by a third within a phase."""
+    """Two to four phases of 3 to 8 bursts, busy or calm, log-uniform in size and gap, which vary by a third in a phase."""
     sizes, gaps = [], []
-    low, high = (min(MOST_BYTES, knee_bytes * factor) for factor in SIZES_IN_KNEES)
+    kind = str(rng.choice(list(SIZES_IN_KNEES)))
+    low, high = (min(MOST_BYTES, knee_bytes * factor) for factor in SIZES_IN_KNEES[kind])
     for _ in range(int(rng.integers(2, 5))):
         bursts = int(rng.integers(3, 9))
         size = np.exp(rng.uniform(np.log(low), np.log(high)))
-        gap = producers * size * 1e9 / drain_kbs * np.exp(rng.uniform(*np.log(GAPS_IN_DRAINS)))
+        gap = producers * size * 1e9 / drain_kbs * np.exp(rng.uniform(*np.log(GAPS_IN_DRAINS[kind])))
         sizes += [in_lines(size * factor) for factor in rng.uniform(0.75, 1.33, bursts)]
         gaps += [round(gap * factor) for factor in rng.uniform(0.75, 1.33, bursts)]
     return Phases(sizes, gaps)

@@ -33,13 +33,15 @@ FREE_SHARE = 0.4
 @dataclass(eq=False)
 class Transport:
     """Memory for the stores of one measurement. `ranks[r]` is the device of rank r; `far[r]` is where bursts to rank r go,
-    `own[r]` memory of rank r itself. `warnings` are for the record and for people."""
+    `own[r]` memory of rank r itself. `warnings` are for the record and for people. `no_signals` says why kernels that signal
+    between ranks cannot run (None: they can); stores and flags that one rank alone writes always can."""
 
     name: str
     ranks: list[DeviceFacts]
     far: list[Buffer]
     own: list[Buffer]
     warnings: list[str] = field(default_factory=list)
+    no_signals: str | None = None
 
     @property
     def n_ranks(self) -> int:
@@ -69,16 +71,21 @@ def open_transport(
     warnings: list[str] = []
     clique = _reachable(devices, facts)
     if name == AUTO:
-        name = "peer" if len(clique) > 1 else "host"
+        no_signals = without_atomics(devices, clique)
+        name = "peer" if len(clique) > 1 and no_signals is None else "host"
         if name == "host" and len(facts) > 1:
-            warnings.append(f"{_no_peers(devices, facts)}: measuring stores to the host instead")
+            why = no_signals or _no_peers(devices, facts)
+            warnings.append(f"{why}: measuring stores to the host instead")
     if name != "peer" and ranks not in (None, 1):
         raise InputError("needs transport peer", field="gpus", value=ranks, allowed="1")
     chosen = _peers(devices, facts, clique, ranks) if name == "peer" else facts[:1]
     if name == "peer" and len(chosen) < len(facts) and ranks is None:
         left = [one.index for one in facts if one not in chosen]
         warnings.append(f"GPUs {left} take no part: not all others can reach them")
-    transport = Transport(name, chosen, [], [], warnings)
+    no_signals = without_atomics(devices, chosen) if name == "peer" else None
+    if no_signals is not None:
+        warnings.append(f"{no_signals}: stores are measured, programs are not replayed")
+    transport = Transport(name, chosen, [], [], warnings, no_signals)
     try:
         for rank in chosen:
             # A GPU has as much room for each that may store to it as a single one would need.
@@ -144,6 +151,18 @@ def _no_peers(devices: Devices, facts: Sequence[DeviceFacts]) -> str:
     return (
         f"peer access is missing: GPU {a} cannot store into the memory of GPU {b} (no link, or an IOMMU is in the way)"
     )
+
+
+def without_atomics(devices: Devices, facts: Sequence[DeviceFacts]) -> str | None:
+    """Which GPU cannot add to the counters of which, in words; None if all can."""
+    for a in facts:
+        for b in facts:
+            if a.index != b.index and not devices.native_atomics(a.index, b.index):
+                return (
+                    f"GPU {a.index} can store to GPU {b.index}, but not add to its counters (no native atomics between "
+                    "them, as is usual over PCIe), so that signals could be lost"
+                )
+    return None
 
 
 def _buffer(devices: Devices, rank: DeviceFacts, most_bytes: int, on_host: bool, warnings: list[str]) -> Buffer:

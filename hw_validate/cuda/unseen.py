@@ -1,48 +1,90 @@
-"""Programs that calibration never saw, for GPUs: trains on all producing SMs whose sizes and gaps change as they go.
+"""Programs that calibration never saw, for GPUs: trains of one rank and of several, and MegaMoE and attention schedules.
 
-As hw_validate/unseen.py draws them for a core, but with gaps in proportion to the time that a burst takes to drain: behind
-a PCIe link that is tens of microseconds, behind NVLink a few. Half of them are to stall, as far as such can be found. Which
-are drawn depends on the machine and the seed alone, never on a measured time.
+As hw_validate/unseen.py draws trains for a core, but with gaps in proportion to the time that a burst takes to drain: behind
+a PCIe link that is tens of microseconds, behind NVLink a few. Of each kind half are to stall, as far as such can be found.
+Which are drawn depends on the machine and the seed alone, never on a measured time.
+
+Where ranks are GPUs (transport `peer`), each has all SMs and a stage of its own; else ranks are ranges of one GPU's SMs.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...sim.burst_gap import knee
 from ...sim.errors import InputError
-from ...sim.execute import simulate
 from ...sim.machine import Machine
 from ...sim.program import Program
+from ...sim.trace import Trace
 from ..compare import STALLED_SHARE
+from ..cpu.schedules import RANKS
 from ..unseen import stalled_share
+from .ranks import simulated_ranks
+from .schedules import schedule_program
 from .trains import SURELY_STALLED_SHARE, draw_phases, train
 
 MOST_DRAWS = 20
 """Draws for each Program wanted; a machine on which nothing stalls yields fewer with stall."""
+OF_SEVERAL_RANKS, SCHEDULES = 0.25, 0.25
+"""Share of trains between ranks, and of schedules; the rest are trains of one rank."""
+TRAIN_RANKS = (2, 4)
+LEAST_SMS = 2
+"""Of a rank of a schedule: some have clusters of two SMs."""
 
 
-def unseen_programs(machine: Machine, producers: int, count: int, rng: np.random.Generator) -> list[Program]:
-    """`count` Programs for `producers` SMs of GPU 0 that store to GPU 1, half of them with stall where possible.
+@dataclass(frozen=True)
+class Ranks:
+    """Where ranks run: `most` of them, and on `peer` each on a GPU of its own with all producing SMs."""
+
+    transport: str = "host"
+    most: int = max(TRAIN_RANKS)
+
+    def sms(self, producers: int, ranks: int) -> int:
+        return producers if self.transport == "peer" else producers // ranks
+
+
+def unseen_traces(machine: Machine, producers: int, count: int, rng: np.random.Generator, where: Ranks) -> list[Trace]:
+    """`count` simulated Programs for `producers` SMs of each GPU, half of each kind with stall where possible.
 
     Raises `InputError` if so few producers never fill the stage.
     """
     at = float(knee(machine.x_stage(), producers))
     if not np.isfinite(at):
         raise InputError("never fill the stage, so there is no knee to draw around", field="producers", value=producers)
+
+    def of_ranks(ranks: int) -> Program:
+        phases = draw_phases(at, producers, machine.drain_kbs(), rng)
+        return train(phases, ranks * where.sms(producers, ranks), machine.issue_time_ps, ranks)
+
+    several = [n for n in TRAIN_RANKS if n <= where.most and where.sms(producers, n) >= 1]
+    schedules = where.most >= RANKS and where.sms(producers, RANKS) >= LEAST_SMS
+    n_schedules = round(SCHEDULES * count) if schedules else 0
+    n_several = round(OF_SEVERAL_RANKS * count) if several else 0
+    draws: list[tuple[int, Callable[[], Program]]] = [
+        (count - n_several - n_schedules, lambda: of_ranks(1)),
+        (n_several, lambda: of_ranks(int(rng.choice(several)))),
+        (n_schedules, lambda: schedule_program(machine, where.sms(producers, RANKS), rng)),
+    ]
+    return [trace for wanted, draw in draws for trace in _half_with_stall(wanted, draw, machine, where.transport)]
+
+
+def _half_with_stall(count: int, draw: Callable[[], Program], machine: Machine, transport: str) -> list[Trace]:
     wanted = (count + 1) // 2
-    with_stall: list[Program] = []
-    without: list[Program] = []
-    spare: list[Program] = []
+    with_stall: list[Trace] = []
+    without: list[Trace] = []
+    spare: list[Trace] = []
     for _ in range(MOST_DRAWS * count):
         if len(with_stall) + len(without) == count:
             break
-        program = train(draw_phases(at, producers, machine.drain_kbs(), rng), producers, machine.issue_time_ps)
-        share = stalled_share(simulate(program, machine.fabric(), trace="full"))
+        trace = simulated_ranks(draw(), machine, transport)
+        share = stalled_share(trace)
         if share > SURELY_STALLED_SHARE and len(with_stall) < wanted:
-            with_stall.append(program)
+            with_stall.append(trace)
         elif share <= STALLED_SHARE and len(without) < count - wanted:
-            without.append(program)
+            without.append(trace)
         else:
-            spare.append(program)
+            spare.append(trace)
     return [*with_stall, *without, *spare][:count]

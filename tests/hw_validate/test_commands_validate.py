@@ -15,7 +15,7 @@ from .made_up_hardware import MadeUpHardware
 @pytest.fixture
 def command(capsys, monkeypatch):
     """Runs a command line on made-up hardware; gives its exit code and standard output."""
-    monkeypatch.setattr(module, "open_backend", lambda name, producers, quick: MadeUpHardware())
+    monkeypatch.setattr(module, "open_backend", lambda *asked: MadeUpHardware())
 
     def run(*words):
         code = main(list(words))
@@ -69,7 +69,7 @@ def test_bad_input_is_refused_before_anything_is_measured(command, words):
 
 
 def test_a_refused_fit_is_a_failure_with_its_reason(command, monkeypatch):
-    def refuse(name, producers, quick):
+    def refuse(*asked):
         raise NoLawError("no knee: made up")
 
     monkeypatch.setattr(module, "open_backend", refuse)

@@ -184,6 +184,16 @@ XSTAGE_DEVICE void sleep_ns(u32 ns) {
 #endif
 }
 
+// --- registers
+
+// The same value, of which the compiler does not know so: what follows from it is computed anew, not kept in registers.
+XSTAGE_DEVICE u32 forgotten(u32 value) {
+#ifndef XSTAGE_EMULATION
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
+
 // --- collectives of a warp. All lanes in `mask` must come to the same call. Only sync_warp orders memory.
 
 XSTAGE_DEVICE void sync_warp(u32 mask = ALL_LANES) {

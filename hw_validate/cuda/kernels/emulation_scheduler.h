@@ -204,6 +204,7 @@ void block(State state);           // the running fiber stops until somebody mak
 void yield();                      // the running fiber lets others go first
 void sync_with_leavers(Cta* cta);  // a thread of the CTA has ended: perhaps the others need wait no longer
 void step_copies(Fiber* owner);    // one step of one of the copy engines of a thread
+[[noreturn]] void report_deadlock();  // and end this process
 
 }  // namespace xstage::emulation
 

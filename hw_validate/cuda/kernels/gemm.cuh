@@ -14,14 +14,6 @@
 
 namespace xstage {
 
-// The same value, of which the compiler does not know so: what follows from it is computed anew, not kept in registers.
-XSTAGE_DEVICE u32 forgotten(u32 value) {
-#ifndef XSTAGE_EMULATION
-  asm volatile("" : "+r"(value));
-#endif
-  return value;
-}
-
 template <u32 M_, u32 N_, u32 STAGES_, u32 WARPS_M_, u32 WARPS_N_>
 struct Gemm {
   static constexpr u32 M = M_, N = N_, STAGES = STAGES_, WARPS_M = WARPS_M_, WARPS_N = WARPS_N_;

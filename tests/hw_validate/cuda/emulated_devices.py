@@ -15,7 +15,7 @@ from xstage.hw_validate.cuda.device import DeviceFacts
 
 FIRST_ADDRESS = 0x7E57_0000_0000_0000
 """No value that a kernel or a table holds by chance looks like an address."""
-APART = 1 << 40
+APART = 1 << 32
 
 
 def facts(index, sms=4, **changes):
@@ -69,6 +69,9 @@ class EmulatedDevices:
         return {"cuda_driver": "none: emulated"}
 
     def can_access(self, device, peer):
+        return True
+
+    def native_atomics(self, device, peer):
         return True
 
     def enable_access(self, device, peer):

@@ -8,19 +8,37 @@ import itertools
 
 import numpy as np
 from xstage.hw_validate.cuda import experiments as e
-from xstage.hw_validate.cuda import lower, replay_job
+from xstage.hw_validate.cuda import lower, replay_job, run_programs
+from xstage.hw_validate.cuda.errors import KernelError
+from xstage.hw_validate.cuda.ranks import simulated_ranks
+from xstage.hw_validate.cuda.replayed import Overheads, priced
 from xstage.hw_validate.cuda.run_bursts import PARAMETERS
-from xstage.hw_validate.unseen import train
-from xstage.sim import program as p
 from xstage.sim.burst_gap import XStage, issue_time
-from xstage.sim.execute import simulate
 from xstage.sim.machine import Machine
 
-from .emulated_devices import EmulatedBuffer, facts
+from .emulated_devices import APART, FIRST_ADDRESS, EmulatedBuffer, facts
 
 CYCLES_PER_NS = 1.5
 TICK_NS = 32
-RELEASE_NS, TICKET_NS, FLAG_NS, BARRIER_NS, NOTING_NS = 700.0, 350.0, 1200.0, 2500.0, 20.0
+RELEASE_NS, TICKET_NS, FLAG_NS, BARRIER_NS, NOTING_NS, BACK_NS = 700.0, 350.0, 1200.0, 2500.0, 20.0, 900.0
+
+PROGRAMS = {}
+"""Programs that were lowered, by their ops: a modelled GPU simulates them, and the tables alone do not say all."""
+
+
+def _key(ops):
+    without_times = ops.copy()
+    without_times["ticks"] = 0
+    return without_times.tobytes()
+
+
+def _lowered(program, target):
+    made = lower.lower(program, target)
+    PROGRAMS[_key(made.tables["ops"])] = program
+    return made
+
+
+run_programs.lower = _lowered
 
 
 def stage(drain="52 GB/s", per_sm_kib=6.0, gpu_kib=160.0):
@@ -30,14 +48,14 @@ def stage(drain="52 GB/s", per_sm_kib=6.0, gpu_kib=160.0):
 
 class ModelledDevices:
     def __init__(self, stage=None, sms=32, gpus=1, noise=0.01, clock_moves=0.0, reachable=True, free_bytes=1 << 32,
-                 fails=None, compute_capability="90"):  # fmt: skip
+                 fails=None, compute_capability="90", atomics=True, shared_bytes=100 << 10):  # fmt: skip
         self.stage, self.noise, self.clock_moves = stage, noise, clock_moves
-        self.reachable, self.fails = reachable, fails or {}
+        self.reachable, self.fails, self.atomics = reachable, fails or {}, atomics
         self._facts = [facts(i, sms, free_bytes=free_bytes, compute_capability=compute_capability,
-                             clock_mhz=1000 * CYCLES_PER_NS, shared_per_block_bytes=100 << 10,
+                             clock_mhz=1000 * CYCLES_PER_NS, shared_per_block_bytes=shared_bytes,
                              shared_per_sm_bytes=160 << 10) for i in range(gpus)]  # fmt: skip
         self.rng = np.random.default_rng(0)
-        self.live, self._address, self._calls = {}, itertools.count(1 << 40, 1 << 36), {}
+        self.live, self._address, self._calls = {}, itertools.count(FIRST_ADDRESS, APART), {}
 
     def _called(self, name):
         self._calls[name] = self._calls.get(name, 0) + 1
@@ -54,6 +72,9 @@ class ModelledDevices:
     def can_access(self, device, peer):
         return self.reachable
 
+    def native_atomics(self, device, peer):
+        return self.atomics
+
     def enable_access(self, device, peer):
         self._called("enable_access")
 
@@ -67,6 +88,8 @@ class ModelledDevices:
 
     def prepare(self, device, source, kernels):
         self._called("prepare")
+        if source not in ("bursts.cu", "replay.cu"):
+            raise KernelError(f"{source} computes, which a modelled GPU does not")
         return {"registers": 80, "local_bytes": 0, "shared_bytes": 0}
 
     def now(self, device):
@@ -99,41 +122,27 @@ class ModelledDevices:
         )
 
     def _replay(self, launch):
-        """Lanes with a private queue each, of pauses and stores: simulated, with 60 ns added to each pause."""
+        """A Program as simulated, with 60 ns added to each pause; everything but stores takes no time of its own."""
         q = launch.parameters[0]
-        dtypes = {"ops": lower.OP, "entries": lower.ENTRY, "runs": lower.RUN, "queues": lower.QUEUE,
-                  "lanes": lower.LANE, "ctas": lower.CTA}  # fmt: skip
-        tables = {name: self._at(int(q[name]), dtype) for name, dtype in dtypes.items()}
-        n_lanes = int(tables["ctas"][int(q["first_cta"]) : int(q["first_cta"]) + launch.grid]["n_lanes"].sum())
+        program = PROGRAMS[_key(self._at(int(q["ops"]), lower.OP, int(q["ops_bytes"]) // lower.OP.itemsize))]
         there = int(self._at(int(q["landing"]), "u8")[1])
-        far = self.live[max(first for first in self.live if first <= there)].home != launch.device
-        noted = []
-        for row in tables["lanes"][:n_lanes]:
-            queue = tables["queues"][row["group"]]
-            for entry in tables["entries"][queue["first"] : queue["first"] + queue["n_entries"]]:
-                run = tables["runs"][entry["first_run"] + row["seat"]]
-                noted += [
-                    (int(row["number"]), int(entry["task"]), int(run["first_op"]) + i) for i in range(run["n_ops"])
-                ]
-        first = [op for lane, _, op in noted if lane == 0]
-        ops = tables["ops"][first]
-        sizes, gaps = ops["bytes"][ops["kind"] == p.STORE], ops["ticks"][ops["kind"] == p.COMPUTE]
+        is_peer = int(q["n_ctas"]) > launch.grid
+        far = is_peer or self.live[max(first for first in self.live if first <= there)].home != launch.device
         machine = self.machine() if far else self.machine(drain="4000 GB/s", gpu_kib=1 << 20, per_sm_kib=1 << 15)
-        program = train(
-            machine, n_lanes, [int(s) for s in sizes], [round(1000 * (int(g) / CYCLES_PER_NS + 60)) for g in gaps]
-        )
-        times = simulate(program, machine.fabric(), trace="full").ops().sort_values(["lane", "start_us"], kind="stable")
-        noise = np.exp(0.3 * self.noise * self.rng.standard_normal())
-        records = np.zeros(len(noted), dtype=replay_job.RECORD)
-        for column, name in enumerate(("lane", "task", "op")):
-            records[name] = [each[column] for each in noted]
-        records = records[np.lexsort((records["op"], records["task"], records["lane"]))]
-        to_ticks = 1000 * CYCLES_PER_NS * noise
+        made = priced(program, machine, Overheads(compute_ns=60))
+        times = simulated_ranks(made, machine, "peer" if is_peer else "host").ops()
+        times = times[times["kind"] != "task"].sort_values(["lane", "start_us", "end_us"], kind="stable")
+        if is_peer:
+            times = times[times["gpu"] == launch.device]
+        to_ticks = 1000 * CYCLES_PER_NS * np.exp(0.3 * self.noise * self.rng.standard_normal())
+        records = np.zeros(len(times), dtype=replay_job.RECORD)
+        for name in ("lane", "task", "op"):
+            records[name] = times[name]
         records["start"] = np.round(times["start_us"].to_numpy() * to_ticks)
         records["end"] = np.round(times["end_us"].to_numpy() * to_ticks)
-        stores = times["kind"].to_numpy() == "store"
-        records["start"][~stores] += round(30 * CYCLES_PER_NS)
-        records["end"][~stores] -= round(30 * CYCLES_PER_NS)
+        pauses = (times["kind"] == "compute").to_numpy()
+        records["start"][pauses] += round(30 * CYCLES_PER_NS)
+        records["end"][pauses] -= round(30 * CYCLES_PER_NS)
         self._at(int(q["records"]), replay_job.RECORD)[: len(records)] = records
         self._at(int(q["n_records"]), "u4")[0] = len(records)
         ctas = self._at(int(q["times"]), replay_job.TIMES)[int(q["first_cta"]) : int(q["first_cta"]) + launch.grid]
@@ -154,7 +163,7 @@ class ModelledDevices:
             "compute": {"sms": number(self._facts[0].sms)},
             "stage": {"t0": number(f"{round(s.t0_ps)} ps"), "issue_rate": number(f"{round(s.issue_kbs)} kB/s"),
                       "capacity_sm": number(f"{each} B"), "capacity_gpu": number(f"{whole} B"), "granule": number("128 B")},
-            "interconnect": {"kind": number("switch"), "gpus": number(2), "latency": number("0 ns"),
+            "interconnect": {"kind": number("switch"), "gpus": number(2), "latency": number(f"{BACK_NS / 2} ns"),
                              "drain_rate": number(drain or f"{round(s.drain_kbs)} kB/s")},
         })  # fmt: skip
 
@@ -198,7 +207,7 @@ class ModelledDevices:
             noted[..., later:] += RELEASE_NS
             later += 1
         if row["flags"] & (e.BACK | e.ECHO) and later < n_marks:
-            noted[..., later:] += 900
+            noted[..., later:] += BACK_NS
         return noted
 
     def _issue_ns(self, row, bursts):

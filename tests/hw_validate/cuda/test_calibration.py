@@ -11,7 +11,17 @@ from xstage.scenarios.machine_files import load_machine
 from xstage.sim.calibrate import NoLawError
 from xstage.sim.errors import InputError
 
-from .modelled_devices import BARRIER_NS, FLAG_NS, NOTING_NS, RELEASE_NS, TICK_NS, TICKET_NS, ModelledDevices, stage
+from .modelled_devices import (
+    BACK_NS,
+    BARRIER_NS,
+    FLAG_NS,
+    NOTING_NS,
+    RELEASE_NS,
+    TICK_NS,
+    TICKET_NS,
+    ModelledDevices,
+    stage,
+)
 
 EXTENT = Extent(sizes=22, rounds=6, train_rounds=4, train_bursts=16, sweep_rounds=3)
 
@@ -39,6 +49,11 @@ def test_r_q_and_t_iss0_come_out_as_they_went_in(by_sm):
     assert found.t0_ns.value == pytest.approx(100, abs=3)
     assert found.issue_gbs.value == pytest.approx(40, rel=0.02)
     assert found.drain_gbs.low <= found.drain_gbs.value <= found.drain_gbs.high
+
+
+def test_the_way_to_the_far_memory_is_half_of_the_way_there_and_back(by_sm):
+    machine = calibration.calibrate(by_sm).machine
+    assert machine.interconnect.latency.value == pytest.approx(1000 * BACK_NS / 2, rel=0.05)
 
 
 def test_two_ways_to_r_agree(by_sm):
@@ -87,7 +102,7 @@ def test_costs_are_without_the_noting_of_times(by_sm):
 
 def test_the_machine_is_one_that_a_scenario_can_use(by_gpu, tmp_path):
     found = calibration.calibrate(by_gpu)
-    found.write(tmp_path / "gpu.yaml")
+    found.seen.write(tmp_path / "gpu.yaml")
     machine = load_machine(tmp_path / "gpu.yaml")
     assert machine == found.machine
     assert machine.stage.capacity_gpu.value == pytest.approx(96 * 1024, rel=0.03)
@@ -102,7 +117,7 @@ def test_what_was_measured_is_told(by_sm):
     assert host["timer_tick_ns"] == TICK_NS
     assert host["sm_clock_mhz"] == pytest.approx(1500, rel=1e-3)
     assert host["transport"] == "host"
-    assert found.as_dict()["costs"]["release_ns"]
+    assert found.seen.as_dict()["costs"]["release_ns"]
 
 
 def test_drift_is_how_far_bursts_had_moved(by_sm):

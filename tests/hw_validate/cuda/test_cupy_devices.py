@@ -6,6 +6,7 @@ CuPy is played by a small stand-in that keeps memory in NumPy arrays; what is te
 import contextlib
 import ctypes
 import itertools
+import sys
 import types
 
 import numpy as np
@@ -55,7 +56,8 @@ class StandIn:
     """The part of CuPy that is used. `raises` maps a function's name to what it raises; `polls` is how often a kernel is
     not yet done."""
 
-    def __init__(self, gpus=1, raises=None, polls=2, blocks_an_sm=1):
+    def __init__(self, gpus=1, raises=None, polls=2, blocks_an_sm=1, driver=13000):
+        self.driver = driver
         self.gpus, self.raises, self.polls, self.blocks_an_sm = gpus, raises or {}, polls, blocks_an_sm
         self.started, self.copied, self.enabled, self.memory = [], [], [], {}
         names = ("getDeviceCount", "driverGetVersion", "runtimeGetVersion", "deviceGetAttribute", "memGetInfo",
@@ -90,9 +92,10 @@ class StandIn:
         return self.gpus
 
     def _driverGetVersion(self):  # noqa: N802
-        return 13000
+        return self.driver
 
-    _runtimeGetVersion = _driverGetVersion  # noqa: N815
+    def _runtimeGetVersion(self):  # noqa: N802
+        return 13000
 
     def _deviceGetAttribute(self, number, device):  # noqa: N802
         return ATTRIBUTES.get(number, 0)
@@ -244,6 +247,45 @@ def test_the_kernels_compile_with_the_options_that_cupy_adds():
 def test_no_gpu_at_all_is_said():
     with pytest.raises(NoGpuError, match="there is no GPU"):
         CupyDevices(StandIn(gpus=0))
+
+
+def test_no_driver_is_said():
+    with pytest.raises(NoGpuError, match="there is no GPU driver on this computer"):
+        CupyDevices(StandIn(driver=0))
+
+
+def test_a_wheel_for_a_newer_cuda_than_the_driver_has_is_said():
+    with pytest.raises(
+        NoGpuError, match=r"this CuPy is for CUDA 13, the GPU driver only for CUDA 12\.4: .*cupy-cuda12x"
+    ):
+        CupyDevices(StandIn(driver=12040))
+    assert CupyDevices(StandIn(driver=13020)).count == 1
+
+
+def test_no_cupy_and_a_cupy_that_does_not_load_are_told_apart(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(NoGpuError, match=r"CuPy is not installed; install the one wheel that fits the driver"):
+        CupyDevices()
+    monkeypatch.setattr(cupy_devices, "_installed", lambda name: "14.2.0" if name == "cupy-cuda12x" else None)
+    with pytest.raises(NoGpuError, match=r"CuPy is installed \(cupy-cuda12x\) but does not load"):
+        CupyDevices()
+
+
+def test_the_driver_is_asked_whether_atomics_reach_the_peer(monkeypatch):
+    """NVLink between GPU 0 and 1, PCIe to GPU 2."""
+
+    def ask(value, attribute, device, peer):
+        assert attribute == 3  # CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+        value._obj.value = int({device, peer} == {0, 1})
+        return 0 if peer < 3 else 101
+
+    library = types.SimpleNamespace(cuDeviceGetP2PAttribute=ask)
+    monkeypatch.setattr(cupy_devices.ctypes, "CDLL", lambda name: library)
+    devices = CupyDevices(StandIn(gpus=3))
+    assert devices.native_atomics(0, 1)
+    assert not devices.native_atomics(0, 2)
+    with pytest.raises(DeviceLostError, match=r"between GPU 0 and 3 \(error 101\)"):
+        devices.native_atomics(0, 3)
 
 
 def test_access_that_is_enabled_already_is_no_error():

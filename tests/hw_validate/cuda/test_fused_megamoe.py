@@ -1,18 +1,17 @@
 """The fused MegaMoE kernel on the emulated device: right numbers under every policy and schedule, and every planted fault
 caught."""
 
-import json
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-from xstage.hw_validate.cuda import cupy_devices, emulate
+from xstage.hw_validate.cuda import emulate
+from xstage.hw_validate.cuda.bf16 import to_float
 from xstage.hw_validate.cuda.emulate import RaceError
 from xstage.hw_validate.cuda.fused_costs import with_measured_costs
-from xstage.hw_validate.cuda.fused_job import fused_job, random_data, reference, to_float
+from xstage.hw_validate.cuda.fused_job import fused_job, random_data, reference
 from xstage.hw_validate.cuda.fused_megamoe import Fused, lower_megamoe
-from xstage.hw_validate.cuda.fused_run import main, run_policies
 from xstage.hw_validate.cuda.fused_times import l2_tile_times, pull_times
 from xstage.hw_validate.cuda.replay_job import Settings
 from xstage.scenarios.machine_files import load_machine
@@ -23,7 +22,6 @@ from xstage.sim.execute import simulate
 from xstage.sim.schedules import megamoe
 
 from .emulated import BUILDS, check, needs_compiler
-from .emulated_devices import EmulatedDevices
 
 pytestmark = needs_compiler
 
@@ -82,7 +80,7 @@ def run(
         ops = fused.lowered.tables["ops"].copy()
         spoil(program, ops)
         fused = replace(fused, lowered=replace(fused.lowered, tables=fused.lowered.tables | {"ops": ops}))
-    data = random_data(fused, np.random.default_rng(7))
+    data = random_data(fused.shape, np.random.default_rng(7))
     job = fused_job(fused, data, transport, Settings(patience_ticks=10**12, lead_ns=100))
     kernel = emulate.build(source, BUILDS, sanitizer, defines)
     return program, fused, data, emulate.run(kernel, job, seeds)
@@ -258,14 +256,9 @@ def test_a_lost_signal_is_a_deadlock_that_names_its_counter():
         run(POLICIES["wave"], defines={"XSTAGE_FAULT_LOST_SIGNAL": 1})
 
 
-def test_a_program_that_can_never_end_is_a_deadlock_here_as_in_the_simulator():
-    policy = megamoe.Alternating(warm_up=1, readiness="block")
-    sizes = {"intermediate": 128, "tokens": 24}
-    program, _ = case(policy, **sizes)
-    with pytest.raises(DeadlockError, match="can never go on"):
-        simulate(program, machine(2).fabric(2, 4096))
-    with pytest.raises(DeadlockError, match="spins on counters"):
-        run(policy, **sizes)
+def test_a_warm_up_that_can_never_end_is_refused_before_it_hangs_a_gpu():
+    with pytest.raises(InputError, match=r"warm_up = 1: is too small: every group would wait.*allowed: 2 or more"):
+        run(megamoe.Alternating(warm_up=1, readiness="block"), intermediate=128, tokens=24)
 
 
 # --- what is measured
@@ -326,7 +319,7 @@ def test_with_less_shared_memory_the_main_loop_has_two_stages():
     check_numbers(fused, data, outcome, reference(fused, data))
 
 
-# --- costs of the control, and a whole run
+# --- costs of the control
 
 
 def test_costs_of_the_control_are_those_of_the_simulated_program():
@@ -339,51 +332,3 @@ def test_costs_of_the_control_are_those_of_the_simulated_program():
     assert (by_block == fused.shape.hidden // 128 * fused.shape.ranks).all()
     assert np.allclose(mine["main_loop_us"].sum(), measured["main_loop_us"].sum(), rtol=0.02)
     assert (mine["stores_us"] >= 0).all() and np.array_equal(costed.runs, program.runs)
-
-
-def test_all_policies_run_on_devices_and_write_their_report(tmp_path):
-    devices = EmulatedDevices(BUILDS, sms=4, shared_per_block_bytes=227 << 10)
-    shape = megamoe.MegaMoe(numbers="bf16", **(SIZES | {"tokens": 20}))
-    policies, calibrated = {"wave": POLICIES["wave"]}, load_machine("hgx-h100")
-    report = run_policies(devices, shape, policies, "host", tmp_path, repeats=1, calibrated=calibrated)
-    assert report["sms_per_rank"] == 2 and not devices.live
-    for side in ("far", "control"):
-        told = report["policies"]["wave"][side]
-        assert told["relative_error"] < 0.005 and told["makespan_us"] > told["span_us"] > 0
-    bare = report["policies"]["wave"]["bare"]
-    assert bare["relative_error"] < 0.005 and bare["whole_us"] > 0
-    assert report["policies"]["wave"]["simulated"]["makespan_us"] > 0 and report["ranked_alike"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "report.json",
-        "wave-control.parquet",
-        "wave-far.parquet",
-    ]
-
-
-def test_more_ranks_than_gpus_are_refused(tmp_path):
-    shape = megamoe.MegaMoe(numbers="bf16", **SIZES)
-    devices = EmulatedDevices(BUILDS, sms=2, shared_per_block_bytes=227 << 10)
-    with pytest.raises(InputError, match=r"ranks = 2: are more than there are GPUs \(allowed: 1\)"):
-        run_policies(devices, shape, POLICIES, "peer", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        (["--policies", "tide"], "--policies = 'tide': are unknown (allowed: wave, interleaved, alternating, lag)"),
-        (["--intermediate", "wide"], "--intermediate = 'wide': is no list of widths (allowed: such as 256,512)"),
-        (["--repeats", "0"], "--repeats = 0: must be at least 1"),
-    ],
-)
-def test_what_the_command_does_not_know_is_bad_input(tmp_path, capsys, option, message):
-    assert main(["-o", str(tmp_path), *option]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_the_command_writes_a_report_for_each_width(tmp_path, capsys, monkeypatch):
-    made = EmulatedDevices(BUILDS, sms=4, shared_per_block_bytes=227 << 10)
-    monkeypatch.setattr(cupy_devices, "CupyDevices", lambda: made)
-    sizes = ["--tokens", "10", "--hidden", "128", "--experts", "4", "--intermediate", "64"]
-    assert main(["-o", str(tmp_path), *sizes, "--policies", "alternating", "--repeats", "1"]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == {"intermediate-64"}
-    assert (tmp_path / "intermediate-64" / "report.json").exists()

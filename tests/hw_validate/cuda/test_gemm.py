@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from xstage.hw_validate.cuda import emulate
+from xstage.hw_validate.cuda.bf16 import to_bf16, to_float
 from xstage.hw_validate.cuda.emulate import RaceError
-from xstage.hw_validate.cuda.fused_job import tile_weights, to_bf16, to_float
+from xstage.hw_validate.cuda.fused_job import tile_weights
 from xstage.hw_validate.cuda.job import HOST, Buffer, Grid, Job, Pointer
 from xstage.sim.errors import InputError
 

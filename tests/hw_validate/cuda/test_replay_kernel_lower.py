@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from xstage.hw_validate.cuda import lower as low
+from xstage.hw_validate.cuda import lane_tables as low
 from xstage.hw_validate.cuda.lower import Target, lower
 from xstage.sim import program as p
 from xstage.sim.errors import InputError, ProgramError

@@ -5,19 +5,22 @@ Emulated time is a count of steps and obeys no law, so nothing here asks how far
 
 import numpy as np
 import pytest
+from xstage.hw_validate.compare import compare
 from xstage.hw_validate.cuda import calibration
 from xstage.hw_validate.cuda.collect import Settings, collect
 from xstage.hw_validate.cuda.parts import Extent
 from xstage.hw_validate.cuda.planning import plan
-from xstage.hw_validate.cuda.replayed import Overheads, compare_programs, priced
+from xstage.hw_validate.cuda.replayed import Overheads, judged_programs, priced
+from xstage.hw_validate.cuda.schedules import attention_program, megamoe_program
 from xstage.hw_validate.cuda.trains import Phases, train
 from xstage.sim.errors import InputError
 from xstage.sim.program import COMPUTE, SIGNAL, STORE
+from xstage.sim.program_view import op_repeats
 
 from .emulated import BUILDS, needs_compiler
 from .emulated_devices import EmulatedDevices
 from .modelled_devices import ModelledDevices, stage
-from .test_one_gpu import all_to_next
+from .test_ranks import all_to_next
 
 EXTENT = Extent(sizes=20, rounds=4, train_rounds=3, train_bursts=9, sweep_rounds=3)
 SMALL = Settings(most_bytes=1 << 20, threads=64)
@@ -41,7 +44,8 @@ def emulated(tmp_path, programs, gpus=1, transport="auto"):
 def test_every_op_of_a_train_comes_back_as_often_as_it_ran(tmp_path, found, gpus, transport):
     program = train(Phases([1024, 2048, 512], [3_000_000, 2_000_000, 9_000_000]), 3, lambda size: size)
     results = emulated(tmp_path, [program], gpus, transport)
-    ((comparison,), (adds,)) = compare_programs(results, found)
+    [one] = judged_programs(results, found)
+    comparison, adds = compare(one.simulated, one.measured), one.overheads
     assert comparison.repeats == 3
     assert len(comparison.ops) == 3 * 6
     assert (comparison.ops["measured_issue_us"] > 0).all()
@@ -51,7 +55,8 @@ def test_every_op_of_a_train_comes_back_as_often_as_it_ran(tmp_path, found, gpus
 @needs_compiler
 def test_ranks_on_one_gpu_are_compared_with_ranks_that_share_its_egress_and_q(tmp_path, found):
     results = emulated(tmp_path, [all_to_next(2, 2048, sms=2, own=512)])
-    ((comparison,), _) = compare_programs(results, found)
+    [one] = judged_programs(results, found)
+    comparison = compare(one.simulated, one.measured)
     assert sorted(comparison.ops["lane"]) == [0, 1, 2, 3]
     assert set(comparison.ops["bytes"]) == {2048 + 512}
 
@@ -59,9 +64,27 @@ def test_ranks_on_one_gpu_are_compared_with_ranks_that_share_its_egress_and_q(tm
 @needs_compiler
 def test_ranks_on_two_gpus_are_compared_as_they_ran(tmp_path, found):
     results = emulated(tmp_path, [all_to_next(2, 2048, sms=2)], gpus=2)
-    assert results.header["parts"]["clock"]["offsets_ns"].keys() == {"1"}
-    ((comparison,), _) = compare_programs(results, found)
+    before, after = results.header["parts"]["programs"]["offsets"]["1"]
+    assert before["at_ns"] < after["at_ns"]
+    [one] = judged_programs(results, found)
+    comparison = compare(one.simulated, one.measured)
     assert len(comparison.ops) == 4
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpus", "transport"), [(1, "host"), (2, "peer")])
+@pytest.mark.parametrize("make", [attention_program, megamoe_program])
+def test_a_schedule_of_two_ranks_runs_to_its_end_op_by_op(tmp_path, found, make, gpus, transport):
+    """Signals, flags and guards between ranks included: of GPUs, and of ranges of one GPU's SMs."""
+    program = make(found.machine, 2, np.random.default_rng(3))
+    made = plan(extent=EXTENT, parts=("clock",), programs=[program], repeats=(1, 1))
+    settings = Settings(transport, most_bytes=1 << 22, threads=64)
+    devices = EmulatedDevices(BUILDS, gpus=gpus, shared_per_block_bytes=64 << 10, shared_per_sm_bytes=100 << 10)
+    [one] = judged_programs(collect(made, devices, tmp_path / "r.npz", settings), found)
+    comparison = compare(one.simulated, one.measured)
+    assert len(comparison.ops) == op_repeats(program).sum()
+    assert comparison.ops["gpu"].nunique() == 2
 
 
 def test_durations_are_those_of_the_machine_and_of_the_kernel(found):
@@ -79,5 +102,5 @@ def test_results_without_a_replay_say_why(tmp_path, found):
     program = train(Phases([1024], [5_000]), 3, lambda size: size)
     results = collect(plan(extent=EXTENT, parts=("clock",), programs=[program]), devices, tmp_path / "r.npz")
     with pytest.raises(InputError, match="the program needs 3 SMs at once, and there are 2"):
-        compare_programs(results, found)
+        judged_programs(results, found)
     assert np.isfinite(found.costs.noting_ns)

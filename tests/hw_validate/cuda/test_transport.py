@@ -42,6 +42,19 @@ def test_peer_that_was_asked_for_and_is_not_there_is_refused():
         pass
 
 
+def test_gpus_without_native_atomics_between_them_store_but_do_not_signal():
+    """As over PCIe: a signal could be lost. They are measured if asked for."""
+    said = "GPU 0 can store to GPU 1, but not add to its counters"
+    with open_transport(ModelledDevices(gpus=2, atomics=False)) as found:
+        assert found.name == "host"
+        assert said in found.warnings[0]
+    with open_transport(ModelledDevices(gpus=2, atomics=False), "peer") as asked:
+        assert said in asked.no_signals
+        assert "programs are not replayed" in asked.warnings[0]
+    with open_transport(ModelledDevices(gpus=2)) as able:
+        assert (able.name, able.no_signals) == ("peer", None)
+
+
 def test_numbers_and_names_that_there_are_not_are_refused():
     for name, gpus, said in (
         ("nvlink", None, "transport = 'nvlink'"),

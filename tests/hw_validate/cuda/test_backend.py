@@ -3,11 +3,14 @@
 import json
 
 import pytest
-from xstage.hw_validate.cuda import command, validation
+from xstage.hw_validate import validate as module
+from xstage.hw_validate.cuda import backend
+from xstage.hw_validate.cuda.backend import GpuBackend, How
 from xstage.hw_validate.cuda.collect import main as collect_main
-from xstage.hw_validate.cuda.errors import NoGpuError
+from xstage.hw_validate.cuda.command import write_plan
+from xstage.hw_validate.cuda.options import NOTHING_SAID
 from xstage.hw_validate.cuda.parts import Extent
-from xstage.hw_validate.cuda.validation import How, calibrate_here, plan_file, validate_here, validate_results
+from xstage.hw_validate.validate import calibrate, validate
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
 
@@ -34,14 +37,29 @@ class OtherStage(ModelledDevices):
             self.stage = seen
 
 
+def on(devices, keep=None):
+    """Puts these GPUs in the place of every backend."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(module, "open_backend", lambda *asked: GpuBackend(HOW, devices, keep))
+    return patch
+
+
+def validated(devices, programs, keep=None, **more):
+    patch = on(devices, keep)
+    try:
+        return validate("cuda", programs=programs, **more)
+    finally:
+        patch.undo()
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     path = tmp_path_factory.mktemp("cuda") / "results.npz"
-    return validate_here(HOW, 6, ModelledDevices(stage(), sms=4), output=path), path
+    return validated(ModelledDevices(stage(), sms=4), 6, path), path
 
 
 def test_a_gpu_that_obeys_the_law_agrees_with_the_simulator(found):
-    summary = found[0].shared.summary
+    summary = found[0].summary
     assert summary.programs == 6
     assert summary.programs_with_stall == 3
     assert summary.median_abs_error_pct < 2
@@ -56,58 +74,77 @@ def test_what_the_replay_kernel_adds_is_told_apart_from_the_stage(found):
 
 
 def test_stall_is_the_span_beyond_that_of_the_control(found):
-    ops = found[0].shared.ops()
+    ops = found[0].ops()
     stores = ops[ops["kind"] == "store"]
     assert (stores["measured_stall_us"] - stores["simulated_stall_us"]).abs().median() < 0.02
     assert stores["measured_stall_us"].max() > 1
 
 
+@pytest.mark.slow
 def test_a_stage_that_is_not_the_calibrated_one_does_not_agree():
     devices = OtherStage(stage(), stage("30 GB/s"), sms=4)
-    wrong = validate_here(HOW, 4, devices).shared.summary
+    wrong = validated(devices, 4).summary
     assert wrong.verdict == "disagrees"
     assert wrong.stalled_median_abs_error_pct > 20
 
 
+@pytest.mark.slow
+def test_a_gpu_agrees_with_itself():
+    [again] = validated(ModelledDevices(stage(), sms=4), 2, repeat=2).again
+    assert again.agrees and again.same_verdict, again.moved
+
+
+def test_schedules_of_two_ranks_are_among_the_programs(found):
+    kinds = found[0].schedules
+    assert kinds.count("unseen train") == 2
+    assert {"megamoe", "attention_a2a"} & set(kinds) and any("ranks" in kind for kind in kinds)
+
+
 def test_results_from_a_file_say_the_same(found):
-    again = validate_results(found[1])
-    assert again.shared.summary == found[0].shared.summary
-    assert again.found.seen.calibration == found[0].found.seen.calibration
+    again = validate("cuda", results=found[1])
+    assert again.summary == found[0].summary
+    assert again.calibrated.calibration == found[0].calibrated.calibration
+    assert again.as_dict() == found[0].as_dict()
+    assert calibrate("cuda", results=found[1]).calibration == found[0].calibrated.calibration
 
 
-def test_calibration_alone(found):
-    alone = calibrate_here(HOW, ModelledDevices(stage(), sms=4))
-    assert alone.seen.calibration.drain_gbs.value == pytest.approx(52, rel=0.02)
+def plan_file(path, machine, programs):
+    """A plan as `--plan` writes it, of a small extent."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xstage.hw_validate.cuda.planning.QUICK", EXTENT)
+        return write_plan(path, NOTHING_SAID, quick=True, machine=machine, programs=programs)
 
 
+@pytest.mark.slow
 def test_plan_collect_and_compare_by_files(tmp_path):
     """Programs are drawn for a machine known beforehand, and judged on the one that was measured."""
     devices = ModelledDevices(stage(), sms=4)
     prior = devices.machine(drain="60 GB/s")
-    plan_file(HOW, tmp_path / "plan.npz", prior, 4)
+    plan_file(tmp_path / "plan.npz", prior, 4)
     assert collect_main([str(tmp_path / "plan.npz"), "-o", str(tmp_path / "r.npz")], lambda: devices) == 0
-    found = validate_results(tmp_path / "r.npz")
-    assert found.shared.summary.verdict == "agrees"
-    assert found.found.seen.calibration.drain_gbs.value == pytest.approx(52, rel=0.02)
-    assert found.shared.drift_pct is not None
+    found = validate("cuda", results=tmp_path / "r.npz")
+    assert found.summary.verdict == "agrees"
+    assert found.calibrated.calibration.drain_gbs.value == pytest.approx(52, rel=0.02)
+    assert found.drift_pct is not None
 
 
 def test_programs_that_do_not_fit_are_skipped_and_counted(tmp_path):
     prior = ModelledDevices(stage(), sms=12).machine()
-    plan_file(HOW, tmp_path / "plan.npz", prior, 2)
+    plan_file(tmp_path / "plan.npz", prior, 2)
     devices = ModelledDevices(stage(), sms=4)
     assert collect_main([str(tmp_path / "plan.npz"), "-o", str(tmp_path / "r.npz")], lambda: devices) == 0
     with pytest.raises(InputError, match="needs 12 SMs at once, and there are 4"):
-        validate_results(tmp_path / "r.npz")
+        validate("cuda", results=tmp_path / "r.npz")
 
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    monkeypatch.setattr(command, "cupy_devices", lambda: ModelledDevices(stage(), sms=4))
-    monkeypatch.setattr(validation, "QUICK", EXTENT)
+    monkeypatch.setattr(backend, "gpus_here", lambda: ModelledDevices(stage(), sms=4))
+    monkeypatch.setattr(backend, "QUICK", EXTENT)
     monkeypatch.setattr("xstage.hw_validate.cuda.planning.QUICK", EXTENT)
 
 
+@pytest.mark.slow
 def test_the_commands_answer_with_the_agreed_fields(on_gpu, tmp_path, capsys):
     report, ops, kept = (str(tmp_path / name) for name in ("report.html", "ops.parquet", "kept.npz"))
     words = ["validate", "--backend", "cuda", "--quick", "--programs", "2", "--json"]
@@ -140,7 +177,9 @@ def test_a_plan_is_written_and_the_next_step_told(tmp_path, capsys):
         ["calibrate", "--backend", "cuda", "--producers", "4"],
         ["calibrate", "--backend", "cuda", "--results", "not-there.npz"],
         ["validate", "--backend", "cuda", "--plan", "p.npz"],
-        ["validate", "--backend", "cuda", "--repeat", "2"],
+        ["validate", "--backend", "cuda", "--results", "r.npz", "--repeat", "2"],
+        ["validate", "--backend", "cuda", "--results", "r.npz", "--programs", "2"],
+        ["calibrate", "--plan", "p.npz"],
         ["validate", "--backend", "cuda", "--busy"],
         ["validate", "--backend", "cuda", "--machine", "hgx-h200"],
         ["validate", "--backend", "cuda", "--results", "r.npz", "--transport", "host"],
@@ -149,12 +188,3 @@ def test_a_plan_is_written_and_the_next_step_told(tmp_path, capsys):
 def test_options_that_do_not_go_together_are_bad_input(words, capsys):
     assert main([*words, "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["type"] == "InputError"
-
-
-def test_without_a_gpu_the_command_fails_with_the_reason(monkeypatch, capsys):
-    def none():
-        raise NoGpuError("there is no GPU that this process may use")
-
-    monkeypatch.setattr(command, "cupy_devices", none)
-    assert main(["validate", "--backend", "cuda", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["error"]["type"] == "NoGpuError"

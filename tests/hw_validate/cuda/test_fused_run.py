@@ -1,0 +1,121 @@
+"""The command that runs fused kernels, policy by policy, on emulated devices: what it reports and what it refuses."""
+
+import json
+
+import pytest
+from xstage.hw_validate.cuda import cupy_devices
+from xstage.hw_validate.cuda.fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES, AttentionCall, MegaMoeCall
+from xstage.hw_validate.cuda.fused_run import kept_at_home, machine_for, main, run_policies
+from xstage.hw_validate.cuda.replay_job import Settings
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.errors import InputError
+from xstage.sim.schedules.attention_a2a import Attention
+from xstage.sim.schedules.megamoe import MegaMoe
+
+from .emulated import BUILDS, needs_compiler
+from .emulated_devices import EmulatedDevices
+
+pytestmark = needs_compiler
+
+CALLS = {
+    "megamoe": (
+        MegaMoeCall(MegaMoe(tokens=20, hidden=128, intermediate=128, experts=4, topk=2, ranks=2, numbers="bf16")),
+        {"wave": MEGAMOE_POLICIES["wave"]},
+    ),
+    "attention": (
+        AttentionCall(Attention(tokens=20, heads=2, head_dim=64, ranks=2)),
+        {name: ATTENTION_POLICIES[name] for name in ("reserved_sms", "piggyback")},
+    ),
+}
+
+
+def devices(sms=4, **changes):
+    return EmulatedDevices(BUILDS, sms=sms, shared_per_block_bytes=227 << 10, **changes)
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_policies_run_on_devices_and_write_their_report(kernel, tmp_path):
+    made, (call, policies) = devices(), CALLS[kernel]
+    calibrated = load_machine("hgx-h100")
+    report = run_policies(made, call, policies, "host", tmp_path, repeats=1, calibrated=calibrated)
+    assert report["sms_per_rank"] == 2 and not made.live
+    for name in policies:
+        told = report["policies"][name]
+        for side in ("far", "control", "bare"):
+            assert told[side]["relative_error"] < 0.005
+            assert told[side]["whole_us"] > told["simulated"].get("span_us", 0) > 0
+        assert told["far"]["makespan_us"] > told["far"]["span_us"] > 0 and told["simulated"]["makespan_us"] > 0
+        assert set(told["error_pct"]) == {"makespan_us", "span_us", "mma_stall_us"}
+        assert {f"{name}-far.parquet", f"{name}-control.parquet"} <= {path.name for path in tmp_path.iterdir()}
+    first = next(iter(policies))
+    assert report["policies"][first]["speedup"] == {"measured": 1.0, "simulated": 1.0}
+    assert isinstance(report["ranked_alike"], bool)
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")).keys() == report.keys()
+
+
+def test_attention_runs_on_a_gpu_for_each_rank(tmp_path):
+    call, _ = CALLS["attention"]
+    made = devices(gpus=2)
+    report = run_policies(made, call, {"serial": ATTENTION_POLICIES["serial"]}, "peer", tmp_path, repeats=2)
+    told = report["policies"]["serial"]
+    assert report["sms_per_rank"] == 4 and told["far"]["relative_error"] < 0.005
+    assert told["control"]["makespan_us"] > 0 and "relative_error" not in told["control"]
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_the_control_between_gpus_keeps_all_data_at_home_and_lets_flags_travel(kernel):
+    call, policies = CALLS[kernel]
+    program = call.build(machine_for("hgx-h100", 2), next(iter(policies.values())))
+    fused = call.lower(program, is_one_gpu=False, shared_bytes=227 << 10)
+    control = kept_at_home(call.job(fused, "peer", Settings()))
+    for gpu in range(2):
+        for name, homes in (("landing", {gpu}), ("source", {gpu}), ("counters", {0, 1})):
+            pointers = control.buffers[f"{name}_by_rank@{gpu}"].pointers.values()
+            assert {control.buffers[pointer.buffer].home for pointer in pointers} == homes
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_more_ranks_than_gpus_are_refused(kernel, tmp_path):
+    with pytest.raises(InputError, match=r"ranks = 2: are more than there are GPUs \(allowed: 1\)"):
+        run_policies(devices(sms=2), *CALLS[kernel], "peer", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "option", "message"),
+    [
+        ("megamoe", ["--policies", "tide"], "'tide': are unknown (allowed: wave, interleaved, alternating, lag)"),
+        ("attention", ["--policies", "wave"], "are unknown (allowed: serial, comm_warp, reserved_sms, piggyback)"),
+        ("megamoe", ["--intermediate", "wide"], "--intermediate = 'wide': is no list of sizes"),
+        ("attention", ["--tokens", "many"], "--tokens = 'many': is no list of sizes (allowed: such as 256,512)"),
+        ("attention", ["--tokens", "1025"], "tokens = 1025: cannot be shared out evenly"),
+        ("attention", ["--repeats", "0"], "--repeats = 0: must be at least 1"),
+    ],
+)
+def test_what_the_command_does_not_know_is_bad_input(tmp_path, capsys, kernel, option, message):
+    assert main([kernel, "-o", str(tmp_path), *option]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes", "policy", "folders"),
+    [
+        (
+            "megamoe",
+            ["--tokens", "10", "--hidden", "128", "--experts", "4", "--intermediate", "64"],
+            "alternating",
+            {"intermediate-64"},
+        ),
+        (
+            "attention",
+            ["--tokens", "8,16", "--heads", "4", "--kv-heads", "2", "--head-dim", "64", "--causal"],
+            "piggyback",
+            {"tokens-8", "tokens-16"},
+        ),
+    ],
+)
+def test_the_command_writes_a_report_for_each_size(tmp_path, capsys, monkeypatch, kernel, sizes, policy, folders):
+    made = devices()
+    monkeypatch.setattr(cupy_devices, "CupyDevices", lambda: made)
+    assert main([kernel, "-o", str(tmp_path), *sizes, "--policies", policy, "--repeats", "1"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == folders
+    assert all((tmp_path / folder / "report.json").exists() for folder in folders)
