@@ -94,6 +94,7 @@ def parse(text: str, file: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = ", ".join(part for part in (error.context, error.problem) if part)
+        reason += " (is the indentation right?)" if "block" in reason else ""
         raise InputError(f"is not YAML: {reason}", file=file, line=mark.line + 1 if mark else None) from None
     finally:
         loader.dispose()

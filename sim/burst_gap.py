@@ -25,7 +25,7 @@ Source: arXiv 2607.23264, formulas as reported. The `synchronised` mode, backlog
 ('reshape', 6.0, 2.0)
 >>> print(answer.reason)  # doctest: +NORMALIZE_WHITESPACE
 1019 GB/s in the long run is over the 717 GB/s that drains, so each burst waits 2.003 us;
-what removes it: 2.003 us more computation between bursts.
+what removes it: 2.003 us more computation between bursts, or a drain rate of 1019 GB/s.
 """
 
 from __future__ import annotations
@@ -270,24 +270,30 @@ def _reason(stage: XStage, load: _Load, gap: float, steady_stall: float, first_s
     """The audit in one sentence."""
     if load.total == 0:
         return "Nothing is stored, so nothing waits."
-    offered, drains = (f"{gbs(rate):.4g} GB/s" for rate in (_rate(load.total, load.t_iss0 + gap), stage.drain_kbs))
+    rate = gbs(_rate(load.total, load.t_iss0 + gap))
+    offered, drains = (f"{value:.4g} GB/s" for value in (rate, gbs(stage.drain_kbs)))
     peak, holds = format_size(max(load.peak, 0.0)), format_size(load.capacity)
     if steady_stall == 0 and first_stall == 0:
         return (
             f"A burst peaks at {peak} of the {holds} that the stage holds, and {offered} in the long run is within "
             f"the {drains} that drains, so nothing waits."
         )
-    causes, remedies = [], []
+    causes, longer, smaller = [], "", ""
     if first_stall > 0:
         causes.append(f"a burst peaks at {peak}, over the {holds} that the stage holds")
-        remedies.append(f"bursts of at most {format_size(knee(stage, load.producers))} a producer")
+        smaller = f"bursts of at most {format_size(knee(stage, load.producers))} a producer"
     if load.excess > gap:
         causes.append(f"{offered} in the long run is over the {drains} that drains")
-        more = f"{format_time(missing)} more" if missing < math.inf else "more"
-        remedies.append(f"{more} computation between bursts")
+        longer = "more computation between bursts"
+        if missing < math.inf:
+            longer = f"{format_time(missing)} {longer}, or a drain rate of {math.ceil(rate)} GB/s"
     waits = f"each burst waits {format_time(steady_stall)}" if steady_stall > 0 else ""
     waits = waits or f"the first burst waits {format_time(first_stall)}, until the producers have drifted apart"
-    sentence = f"{', and '.join(causes)}, so {waits}; what removes it: {' and '.join(remedies)}."
+    if longer and smaller:  # producers that drift apart need smaller bursts for the first one only
+        remedy = f"{longer}; for the first burst, too: {smaller}" if missing < math.inf else f"{smaller}, and {longer}"
+    else:
+        remedy = longer or smaller
+    sentence = f"{', and '.join(causes)}, so {waits}; what removes it: {remedy}."
     return sentence[0].upper() + sentence[1:]
 
 

@@ -213,7 +213,4 @@ def _packing_us(machine: Machine, case: AttentionCase) -> float:
 
 
 def _compute_us(machine: Machine, name: str) -> float:
-    sourced = getattr(machine.compute, name)
-    if sourced is None:
-        raise InputError(f"is not given for {machine.name}", field=f"compute.{name}", allowed="a value with its source")
-    return float(sourced.value / PS_PER_US)
+    return float(needed(machine, name) / PS_PER_US)

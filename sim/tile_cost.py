@@ -97,7 +97,8 @@ def needed(machine: Machine, name: str) -> Any:
     """A number of the machine's compute part. Raises `InputError` if it does not have it."""
     sourced = getattr(machine.compute, name)
     if sourced is None:
-        raise InputError(f"is not given for {machine.name}", field=f"compute.{name}", allowed="a value with its source")
+        allowed = f"a value with its source, in a machine file with base: {machine.name}"
+        raise InputError(f"is not given for {machine.name}", field=f"compute.{name}", allowed=allowed)
     return sourced.value
 
 

@@ -12,7 +12,7 @@ from .counted_progress import counted_progress
 from .diagnosis import announce_compilation
 from .output import print_json, show, with_common_fields
 
-paper_app = typer.Typer(no_args_is_help=True)
+paper_app = typer.Typer(invoke_without_command=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes that simulate at the same time.")]
@@ -21,6 +21,12 @@ Workers = Annotated[int, typer.Option(min=1, help="Processes that simulate at th
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.add_typer(paper_app, name="paper", help="Put simulated MegaMoE calls beside what the X-Stage paper measured.")
+
+
+@paper_app.callback()
+def paper(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @paper_app.command()

@@ -18,7 +18,7 @@ Scenario = Annotated[str, typer.Argument(metavar="SCENARIO", help="A name from `
 Policies = Annotated[
     str | None,
     typer.Option(
-        metavar="A,B,...", help="Policies of the workload; all if left out. `compare` takes the first as baseline."
+        metavar="A,B,...", help="Policies of the workload; all if left out. In `compare` the first is the baseline."
     ),
 ]
 Overrides = Annotated[

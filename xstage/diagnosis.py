@@ -78,7 +78,7 @@ def engine_is_compiled() -> bool:
 def announce_compilation() -> None:
     """Say on standard error that the next run compiles the engine first, if so."""
     if not engine_is_compiled():
-        print("Compiling the engine, once for this installation: some 20 s", file=sys.stderr)
+        print("Compiling the engine, once for this installation: 20 s to a minute", file=sys.stderr)
 
 
 def _compiled_engine() -> Iterator[Check]:

@@ -45,7 +45,7 @@ MOST_RUNS = 40
 USUAL_RUNS = 20
 """What a policy with many settings takes, about; for the time that is left."""
 BEST_SHOWN = 3
-NO_INTERVAL = "no interval of the saving: the machine gives none for R or Q"
+NO_INTERVAL = "no interval of the saving: the machine gives none for R or Q; add `interval: [low, high]` to one"
 NO_SAVING = "no saving: the scenario cannot run as it is written"
 
 
@@ -97,6 +97,14 @@ class Tuning:
         if self.saving_pct is None:
             return NO_SAVING
         return NO_INTERVAL if self.saving_interval_pct is None else None
+
+    @property
+    def knee_saving(self) -> str:
+        """What D_knee saves of the scenario's makespan."""
+        policy, knee = self.d_knee_policy, [self.d_knee]
+        at_knee = (t.makespan_us for t in self.curve if t.policy == policy and [*t.parameters.values()] == knee)
+        saving = _saving_pct(self.own.makespan_us, next(at_knee, None))
+        return "" if saving is None else f", saves {saving:.1f} %"
 
     @property
     def knee_room(self) -> str:
@@ -369,7 +377,7 @@ def tuning_parts(done: Tuning) -> list[Any]:
     if done.d_knee is not None:
         parts.append(
             f"D_knee of {done.d_knee_policy}: {done.d_knee} rows, the least within {KNEE_PCT:g} % of its best"
-            f"{done.knee_room}."
+            f"{done.knee_saving}{done.knee_room}."
         )
     if done.note:
         parts.append(f"There is {done.note}.")

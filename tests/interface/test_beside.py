@@ -86,6 +86,16 @@ def test_a_kernel_is_matched_to_the_whole_run_as_often_as_it_ran(run):
     np.testing.assert_allclose(found.ops["simulated_issue_us"], whole)
 
 
+def test_the_two_gpus_of_a_symmetric_run_are_one_rank():
+    sizes = {"workload.ranks": "symmetric", "workload.tokens": 2048}
+    whole = xs.run("megamoe-flash-wave", overrides=sizes).metrics["makespan_us"]
+    kernel = pd.DataFrame([{"name": "moe", "gpu": 0, "task": -1, "start_us": 5.0, "end_us": 5.0 + 2 * whole}])
+    found = xs.beside(kernel, "megamoe-flash-wave", {"moe": "all"}, overrides=sizes)
+    assert found.parts["simulated_ops"].tolist() == [1]
+    assert found.ops["simulated_issue_us"].tolist() == pytest.approx([whole])
+    assert found.ops["error_pct"].tolist() == pytest.approx([-50.0])
+
+
 def test_parts_with_unequal_counts_are_compared_by_their_medians_alone(run):
     found = xs.beside(named(run, "b", 2.0).head(7), SCENARIO, {"b": "burst"})
     [part] = found.parts.to_dict("records")

@@ -233,6 +233,11 @@ def test_help_and_version_are_no_errors(command):
         assert code == 0 and "Usage" in out
 
 
+def test_a_group_of_commands_alone_lists_them(command):
+    code, out, error = command("paper")
+    assert code == 0 and "speedups" in out and not error
+
+
 def test_the_installed_command_prints_json_and_nothing_else():
     done = subprocess.run(
         [sys.executable, "-m", "xstage", *AUDIT, "--json"], capture_output=True, text=True, check=True

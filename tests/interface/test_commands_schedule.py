@@ -260,6 +260,7 @@ def test_the_best_is_what_a_run_gives(tuned):
 def test_the_knee_is_the_least_lead_within_a_percent(tuned):
     curve = {t.parameters.get("lead_rows"): t.makespan_us for t in tuned.curve if t.policy == tuned.d_knee_policy}
     curve.pop(None)
+    assert tuned.knee_saving == f", saves {100 * (1 - curve[tuned.d_knee] / tuned.own.makespan_us):.1f} %"
     assert tuned.d_knee_policy == "interleaved"
     assert curve[tuned.d_knee] <= 1.01 * min(curve.values())
     assert all(time > 1.01 * min(curve.values()) for lead, time in curve.items() if lead < tuned.d_knee)

@@ -162,6 +162,15 @@ def test_json_that_is_no_answer_is_refused(tmp_path, text, said):
         xs.diff(file, file)
 
 
+def test_a_folder_that_is_no_sweep_does_not_hide_a_name_of_the_catalogue(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hgx-h100").mkdir()
+    assert xs.diff("hgx-h100", "hgx-h800").kind == "machine"
+    (tmp_path / "hgx-h100" / "points.parquet").write_text("no table")
+    with pytest.raises(InputError, match="is no table of a sweep"):
+        xs.diff("hgx-h100", "hgx-h800")
+
+
 def test_a_folder_without_a_table_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"has no points\.parquet"):
         xs.diff(tmp_path, tmp_path)

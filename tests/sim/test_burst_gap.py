@@ -228,6 +228,8 @@ def test_a_short_gap_is_answered_with_the_gap_that_is_missing():
     assert answer.stall_us == pytest.approx(2.0, rel=0.01)
     assert answer.missing_gap_us == pytest.approx(answer.recovery_gap_us - 4)
     assert "2.003 us more computation" in answer.reason
+    assert "a drain rate of 1019 GB/s" in answer.reason
+    assert audit(replace(PAPER, drain_kbs=1019 * 10**6), K, B, 4 * US).fits
 
 
 def test_free_running_producers_pay_for_a_large_burst_only_at_first():
