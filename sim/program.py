@@ -199,7 +199,8 @@ class Program:
         }
         text = json.dumps(header, sort_keys=True)
         with write_whole(path) as temporary, open(temporary, "wb") as stream:
-            np.savez(stream, header=np.array(text), **dict(self.tables()))  # type: ignore[arg-type]
+            tables = {name: _without_padding(table) for name, table in self.tables()}
+            np.savez(stream, header=np.array(text), **tables)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | Path) -> Program:
@@ -247,6 +248,14 @@ class Program:
         from .program_view import diff
 
         return diff(self, other)
+
+
+def _without_padding(table: Table) -> Table:
+    """Equal rows with zeros between the columns, where NumPy leaves whatever was in memory."""
+    clean = np.zeros(table.shape, dtype=table.dtype)
+    for name in table.dtype.names or (...,):
+        clean[name] = table[name]
+    return clean
 
 
 def _as_json(meta: dict[str, Any]) -> dict[str, Any]:
