@@ -13,45 +13,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from ..sim.calibrate import Calibration, Estimate
-
-if TYPE_CHECKING:
-    from .validate import Validation
+from .validation import Again, Validation
 
 NUMBERS = {"t_iss0_ns": "T_iss0", "drain_gbs": "R", "capacity_bytes": "Q", "knee_bytes": "knee"}
 _BUSY = "import numpy, os\na = numpy.zeros(1 << 22)\nwhile os.getppid() == {parent}:\n    a += 1.0"
 """Goes through 32 MiB of memory again and again, as long as whoever started it lives."""
-
-
-@dataclass(frozen=True)
-class Again:
-    """One more run. `refused` is why it gave no numbers, `moved` has a sentence for each number outside of the intervals."""
-
-    what: str
-    verdict: str | None
-    numbers: dict[str, list[float]]  # value, low, high
-    median_abs_error_pct: float | None
-    moved: list[str]
-    refused: str | None = None
-    same_verdict: bool | None = None
-
-    @property
-    def agrees(self) -> bool:
-        return self.refused is None and not self.moved
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "run": self.what,
-            "agrees": self.agrees,
-            "verdict": self.verdict,
-            "same_verdict": self.same_verdict,
-            "median_abs_error_pct": self.median_abs_error_pct,
-            "numbers": self.numbers,
-            "why_not": [self.refused] if self.refused is not None else self.moved,
-        }
 
 
 def compared(what: str, first: Validation, again: Validation) -> Again:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .calibrated import Calibrated
 from .compare import AGREES_PCT, STALLED_SHARE, Comparison
-from .validate import Calibrated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .validate import Validation
+    from .validation import Validation
 
 MEASURED, LAW, CONTROL = "#1f5fa8", "#c8501e", "#8a8a8a"
 KIND_COLOURS = {"compute": "#9ec3e6", "store": LAW, "wait": "#e4e4e4"}

@@ -9,7 +9,7 @@ from . import figures
 from .compare import AGREES_PCT, MOST_NOISE_PCT
 
 if TYPE_CHECKING:
-    from .validate import Validation
+    from .validation import Validation
 
 WORST_PROGRAMS = 8
 

@@ -7,6 +7,7 @@ is drawn again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,18 +44,33 @@ def unseen_traces(
     machine: Machine, producers: int, count: int, bounds: Bounds, rng: np.random.Generator
 ) -> list[Trace]:
     """`count` simulated Programs with full traces, half of them with stall as far as they can be found."""
-    wanted_with_stall = (count + 1) // 2
+
+    def drawn() -> Trace:
+        return simulate(draw(machine, producers, bounds, rng), machine.fabric(), trace="full")
+
+    return half_with_stall(count, drawn, MOST_DRAWS)
+
+
+def half_with_stall(
+    count: int, draw: Callable[[], Trace], most_draws: int, surely: float = STALLED_SHARE
+) -> list[Trace]:
+    """`count` of what `draw` gives, called up to `most_draws` times for each. Half of them stall for more than `surely` of
+    their issue time, the others for no more than `STALLED_SHARE`; where such cannot be found, others take their places."""
+    wanted = (count + 1) // 2
     with_stall: list[Trace] = []
     without: list[Trace] = []
     spare: list[Trace] = []
-    for _ in range(MOST_DRAWS * count):
+    for _ in range(most_draws * count):
         if len(with_stall) + len(without) == count:
             break
-        trace = simulate(draw(machine, producers, bounds, rng), machine.fabric(), trace="full")
-        if stalled_share(trace) > STALLED_SHARE:
-            (with_stall if len(with_stall) < wanted_with_stall else spare).append(trace)
+        trace = draw()
+        share = stalled_share(trace)
+        if share > surely and len(with_stall) < wanted:
+            with_stall.append(trace)
+        elif share <= STALLED_SHARE and len(without) < count - wanted:
+            without.append(trace)
         else:
-            (without if len(without) < count - wanted_with_stall else spare).append(trace)
+            spare.append(trace)
     return [*with_stall, *without, *spare][:count]
 
 

@@ -12,175 +12,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ..sim.calibrate import BurstTimes, Calibration
-from ..sim.calibrated_machine import write_machine
 from ..sim.errors import InputError, XstageError
-from ..sim.files import write_whole
-from ..sim.machine import Machine
 from ..sim.trace import Trace
-from .again import Again, busy_core, compared, refused
-from .compare import Comparison, Summary, compare, summarise
+from .again import busy_core, compared, refused
+from .calibrated import Calibrated
+from .compare import compare, summarise
 from .cuda.options import NOTHING_SAID, OnGpus
 from .measuring import Progress, silent
 from .unseen import bounds_of, unseen_traces
+from .validation import Again, Validation
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 BACKENDS = ("cpu", "cuda")
 PROGRAMS = {"cpu": (120, 40), "cuda": (48, 12)}
 """How many unseen Programs run, and how many if it is to be quick."""
-
-
-@dataclass(frozen=True, eq=False)
-class Calibrated:
-    """A calibration with the times behind it. `control_ns` are ordinary stores of `isolated_bytes` into the producer's own
-    memory, `completed_ns` isolated bursts including the wait until all their stores have left the core (have arrived, on a
-    GPU). `details` is what only this backend tells."""
-
-    calibration: Calibration
-    machine: Machine
-    times: BurstTimes
-    control_ns: Any
-    completed_ns: Any
-    isolated_bytes: Any
-    host: dict[str, Any]
-    warnings: list[str] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """`t_iss0_ns`, `drain_gbs`, `capacity_bytes`, `intervals`, how good the fit is, and what it cannot say."""
-        return {**self.calibration.as_dict(), "warnings": self.warnings, "host": self.host, **self.details}
-
-    def write(self, path: str | Path) -> None:
-        """The machine file, for `--machine` or a scenario."""
-        write_machine(self.machine, path)
-
-    def plot(self) -> Figure:
-        """The law that was fitted: issue time of an isolated burst, with the interval of the knee."""
-        from ..plots.run_figures import law_figure
-
-        return law_figure(self.as_dict())
-
-    def _repr_html_(self) -> str:
-        import pandas as pd
-
-        found: dict[str, Any] = self.calibration.as_dict()
-        rows = [(name, found[name], *interval) for name, interval in found["intervals"].items()]
-        return str(pd.DataFrame(rows, columns=["number", "value", "low", "high"]).to_html(index=False))
-
-
-@dataclass(frozen=True, eq=False)
-class Validation:
-    """A calibration, and how Programs that it never saw ran on the hardware and in the simulator.
-
-    `drift_pct` is how far the bursts of the calibration had moved when the Programs had run (None: could not be told): the
-    hardware that was calibrated and the one that was judged differ by as much. `schedules` names what each Program is,
-    `not_measured` counts those that were disturbed too often or do not fit this hardware, `again` has the runs that were
-    made again, and `details` is what only this backend tells of the replays.
-    """
-
-    calibrated: Calibrated
-    comparisons: list[Comparison]
-    summary: Summary
-    drift_pct: float | None
-    seed: int
-    wall_s: float
-    schedules: list[str] = field(default_factory=list)
-    not_measured: int = 0
-    again: list[Again] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        replay = asdict(self.summary) | {"drift_pct": self.drift_pct, "not_measured": self.not_measured}
-        return {
-            "calibration": self.calibrated.as_dict(),
-            "replay": replay | {"by_schedule": self.by_schedule()} | self.details,
-        } | ({"again": [run.as_dict() for run in self.again]} if self.again else {})
-
-    def by_schedule(self) -> list[dict[str, Any]]:
-        """Errors of each kind of Program."""
-        found = []
-        for name in dict.fromkeys(self.schedules):
-            mine = [c for c, kind in zip(self.comparisons, self.schedules, strict=True) if kind == name]
-            summary, waits = summarise(mine), [c for c in mine if c.simulated_wait_us > 0 and c.measured_wait_us > 0]
-            wait = [abs(100 * (c.simulated_wait_us / c.measured_wait_us - 1)) for c in waits]
-            names = ("programs", "programs_with_stall", "median_abs_error_pct", "p90_abs_error_pct",
-                     "makespan_median_abs_error_pct", "stall_mean_abs_error_ns", "noise_pct", "programs_without_stall",
-                     "without_stall_excess_pct", "without_stall_interval_pct", "without_stall_noise_pct",
-                     "without_stall_within_noise")  # fmt: skip
-            found.append(
-                {"schedule": name}
-                | {key: getattr(summary, key) for key in names}
-                | {"wait_median_abs_error_pct": float(np.median(wait)) if wait else None}
-            )
-        return found
-
-    def ops(self) -> pd.DataFrame:
-        """The joined op tables of all Programs, numbered by `program`."""
-        import pandas as pd
-
-        tables = [c.ops.assign(program=number) for number, c in enumerate(self.comparisons)]
-        return pd.concat(tables, ignore_index=True)
-
-    def programs(self) -> pd.DataFrame:
-        """One row a Program: times in microseconds, errors in percent, stall error in ns a store."""
-        import pandas as pd
-
-        names = self.schedules or ["train"] * len(self.comparisons)
-        return pd.DataFrame(
-            {
-                "schedule": name,
-                "stalled_share": c.stalled_share,
-                "simulated_issue_us": c.simulated_issue_us,
-                "measured_issue_us": c.measured_issue_us,
-                "error_pct": c.error_pct,
-                "makespan_error_pct": c.makespan_error_pct,
-                "stall_error_ns": c.stall_error_ns,
-                "noise_pct": c.noise_pct,
-                "repeats": c.repeats,
-                "simulated_wait_us": c.simulated_wait_us,
-                "measured_wait_us": c.measured_wait_us,
-                "simulated_makespan_us": c.simulated_makespan_us,
-                "measured_makespan_us": c.measured_makespan_us,
-            }
-            for name, c in zip(names, self.comparisons, strict=True)
-        )
-
-    def plot(self) -> Figure:
-        """Issue time of each Program, simulated against measured."""
-        from ..plots.beside_figures import beside_figure
-
-        return beside_figure(self.programs().rename(columns={"schedule": "what"}), each="a program")
-
-    def _repr_html_(self) -> str:
-        import pandas as pd
-
-        table = pd.DataFrame(self.by_schedule()).to_html(index=False, float_format="{:.2f}".format, na_rep="")
-        return f"<p>{self.summary.verdict}</p>{table}"
-
-    def report(self, path: str | Path) -> None:
-        """One HTML file with everything in it."""
-        from .report import render
-
-        text = render(self)
-        with write_whole(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-
-    def write_ops(self, path: str | Path) -> None:
-        """`ops` as Parquet."""
-        table = self.ops()
-        with write_whole(path) as temporary:
-            table.to_parquet(temporary)
 
 
 class Backend(Protocol):
@@ -226,6 +81,7 @@ def calibrate(
     Raises `InputError` for an unknown backend or options that it does not have, `NoLawError` where the law does not hold,
     and `MeasurementError` where the hardware cannot be measured, or too much else runs.
     """
+    _refuse_negative(seed)
     with open_backend(backend, producers, quick, OnGpus(transport, gpus, results, keep)) as hardware:
         return hardware.calibrate(np.random.default_rng(seed), progress)
 
@@ -253,6 +109,7 @@ def validate(
     run, tells whether they agree. For `transport`, `gpus`, `results` and `keep` see `calibrate`. Raises as `calibrate` does;
     a later run that is refused only says so.
     """
+    _refuse_negative(seed)
     if repeat < 1:
         raise InputError("are too few", field="repeat", value=repeat, allowed="1 or more")
     count = programs_of(backend, programs, quick)
@@ -288,6 +145,11 @@ def programs_of(backend: str, programs: int | None, quick: bool) -> int:
     if count < 1:
         raise InputError("are too few", field="programs", value=count, allowed="1 or more")
     return count
+
+
+def _refuse_negative(seed: int) -> None:
+    if seed < 0:
+        raise InputError("must be at least 0", field="seed", value=seed)
 
 
 def _refuse_what_makes_no_sense(backend: str, programs: int | None, repeat: int, busy: bool, on_gpus: OnGpus) -> None:

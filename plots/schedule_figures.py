@@ -19,6 +19,8 @@ CAUSE_COLOURS = {"stall": ORANGE, "inputs": BLUE, "slot": SKY, "peer": GREEN, "r
 OTHER_COLOURS = {"issue": "#999999", "window": "#bbbbbb", "task": "#dddddd"}
 TENSOR_ROLES, STORING_ROLES = ("mma", "math"), ("epilogue", "store")
 """Of roles that store only the stall is shown: they wait for tiles by design, which would dwarf it. Others are left out."""
+FAR_APART = 20
+"""From this ratio of the largest to the smallest value of a setting its axis is logarithmic."""
 
 
 def timeline_figure(data: pd.DataFrame) -> Figure:
@@ -116,19 +118,6 @@ def waterfall_figure(data: pd.DataFrame) -> Figure:
     return figure
 
 
-FAR_APART = 20
-"""From this ratio of the largest to the smallest value of a setting its axis is logarithmic."""
-
-
-def _spread(values: list[float]) -> list[float]:
-    """Of ascending values the first, and each that is at least 2.2 times the one taken before."""
-    taken: list[float] = []
-    for value in values:
-        if not taken or (value > 0 and value >= 2.2 * taken[-1]):
-            taken.append(value)
-    return taken
-
-
 def tune_figure(data: pd.DataFrame, policy: str, setting: str | None, knee: int | None, own_us: float | None) -> Figure:
     """Makespan over one setting of a policy, with the knee marked; without a setting, the best of each policy.
 
@@ -147,11 +136,10 @@ def tune_figure(data: pd.DataFrame, policy: str, setting: str | None, knee: int 
         curve = mine.groupby(setting)["makespan_us"].min()
         axes.plot(curve.index.astype(float), curve, "o-", color=BLUE, linewidth=1.2, label=policy)
         positive = curve.index[curve.index > 0]
-        if (
-            len(positive) and positive.max() > FAR_APART * positive.min()
-        ):  # else the small ones, where it happens, coincide
+        if len(positive) and positive.max() > FAR_APART * positive.min():  # else the small ones coincide
             axes.set_xscale("symlog", base=2, linthresh=float(positive.min()))
-            axes.set_xticks(_spread(list(curve.index)), [f"{value:g}" for value in _spread(list(curve.index))])
+            marked = _spread(list(curve.index))
+            axes.set_xticks(marked, [f"{value:g}" for value in marked])
             axes.minorticks_off()
         axes.set(xlabel=setting.replace("_", " "), title=f"What {setting.replace('_', ' ')} does to {policy}")
         if own_us is not None:
@@ -160,3 +148,12 @@ def tune_figure(data: pd.DataFrame, policy: str, setting: str | None, knee: int 
             mark_x(axes, knee, rf"$D_\mathrm{{knee}}$ = {knee}", top=0.62)
         axes.legend(loc="best")
     return figure
+
+
+def _spread(values: list[float]) -> list[float]:
+    """Of ascending values the first, and each that is at least 2.2 times the one taken before."""
+    taken: list[float] = []
+    for value in values:
+        if not taken or (value > 0 and value >= 2.2 * taken[-1]):
+            taken.append(value)
+    return taken

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, get_args
@@ -18,6 +17,7 @@ import numpy as np
 
 from . import program as p
 from .errors import DeadlockError, InputError, LimitError, ProgramError
+from .memory import most_bytes
 from .outcome import GRANULE_RECORD, OP_RECORD, Layout, Outcome, Stuck
 from .program_view import op_repeats
 from .trace import Trace
@@ -31,7 +31,6 @@ EngineName = Literal["compiled", "simpy"]
 TraceLevel = Literal["off", "summary", "full"]
 
 LATEST_PS = 2**62
-MEMORY_SHARE = 0.7  # of this machine's memory, which the records of a full trace may take
 MOST_SHOWN = 5
 
 
@@ -88,7 +87,7 @@ def _check_memory(layout: Layout, trace: TraceLevel) -> None:
     if trace != "full":
         return
     records = layout.max_op_records * OP_RECORD.itemsize + layout.max_granules * GRANULE_RECORD.itemsize
-    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE
+    most = most_bytes()
     if records > most:
         raise LimitError(
             f"a full trace of {layout.max_op_records:,} ops and {layout.max_granules:,} granules needs "

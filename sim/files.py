@@ -8,25 +8,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .errors import InputError
+
 
 @contextmanager
 def write_whole(path: str | Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; rename it to `path` if the block ends well, else delete it.
 
-    A reader sees the old file or the new one, never a part, also after Ctrl-C or a full disk.
+    A reader sees the old file or the new one, never a part, also after Ctrl-C or a full disk. Raises `InputError` where no
+    file can be made.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
+    with _refused_at(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
-        temporary.replace(target)
+        with _refused_at(target):
+            temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _refused_at(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=str(target)) from None
 
 
 def _umask() -> int:

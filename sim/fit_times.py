@@ -138,7 +138,7 @@ def fit(parameters: Sequence[Parameter], measured_us: Sequence[float], predict: 
             low=float(np.exp(found.x[i] - REACH * error[i])),
             high=float(min(parameter.most, np.exp(found.x[i] + REACH * error[i]))),
             sensitivity=tuple((slope[: len(measured), i] * TIME_ERROR).tolist()),
-            flag=_flag(parameter, float(np.exp(found.x[i])), float(np.exp(high[i]))),
+            flag=_flag(parameter, float(np.exp(found.x[i]))),
         )
         for i, parameter in enumerate(parameters)
     )
@@ -151,7 +151,7 @@ def fit(parameters: Sequence[Parameter], measured_us: Sequence[float], predict: 
     )
 
 
-def _flag(parameter: Parameter, value: float, bound: float) -> str:
+def _flag(parameter: Parameter, value: float) -> str:
     if value >= 0.999 * parameter.most:
         return f"at its limit of {parameter.most:g}: the model lacks something that makes it faster"
     if not parameter.low <= value <= parameter.high:

@@ -16,10 +16,13 @@ from functools import cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InputError
+from .errors import InputError, LimitError
+from .memory import most_bytes
 from .placement import checked_load, max_over_mean
+from .units import format_size
 
 _KEYS_PER_CHUNK = 2**24  # bounds the scores held at once to 64 MiB
+_COPIES = 3  # of the answer, while it is drawn and checked
 _STEEPEST = 64.0  # Zipf exponent, or logarithm of a hot weight, beyond which nothing changes
 
 
@@ -115,7 +118,7 @@ def from_histogram(load: ArrayLike, n_ranks: int, n_tokens: int, k: int, rng: np
     total is not reached; compare `expert_rows`. Drawn as the k smallest of exponential variates divided by load (the
     same law as Gumbel top-k; Kool et al., https://arxiv.org/abs/1903.06059); slot 0 is the smallest.
 
-    Raises `InputError` if fewer than k experts have a load.
+    Raises `InputError` if fewer than k experts have a load, `LimitError` if the answer cannot fit into memory.
     """
     weights = checked_load(load, field="load")
     for name, count, least in (("n_ranks", n_ranks, 1), ("n_tokens", n_tokens, 0), ("k", k, 1)):
@@ -125,6 +128,12 @@ def from_histogram(load: ArrayLike, n_ranks: int, n_tokens: int, k: int, rng: np
     if k > usable:
         raise InputError("exceeds the experts that can be drawn", field="k", value=k, allowed=f"1 to {usable}")
 
+    needed = _COPIES * np.dtype(np.int32).itemsize * n_ranks * n_tokens * k
+    if needed > (most := most_bytes()):
+        raise LimitError(
+            f"routing {n_tokens:,} tokens on each of {n_ranks} ranks needs {format_size(needed)}, "
+            f"and this machine has room for {format_size(int(most))}: take fewer tokens"
+        )
     topk = np.empty((n_ranks * n_tokens, k), dtype=np.int32)
     for rows in _chunks(len(topk), max(1, _KEYS_PER_CHUNK // weights.size)):
         topk[rows] = _smallest_k(_race(weights, rows.stop - rows.start, rng), k)

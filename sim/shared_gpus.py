@@ -26,8 +26,8 @@ def shared_gpus(fabric: Fabric, gpu_of_rank: Sequence[int], memory_of_rank: Sequ
     """Rank r runs on GPU `gpu_of_rank[r]` of `fabric`, with its memory on GPU `memory_of_rank[r]` (default: the same).
 
     GPU r of the result is rank r. Its stage and its ports are those of the first rank on its GPU; the ports of the others
-    carry nothing. Memory on a GPU without ranks comes after the ranks, as one more GPU. Latencies are those from a rank's
-    GPU to the other's memory, both ways.
+    carry nothing. Memory on a GPU without ranks comes after the ranks, as one more GPU. Latencies are those of stores, from
+    a rank's GPU to the other's memory; a reply takes as long as a store from its owner to the puller.
 
     One GPU that stores to the host's memory, for four ranks: `shared_gpus(machine.fabric(2), [0] * 4, [1] * 4)`.
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .run_answer import Run
 from .scenarios.loader import Resolved, load
 from .scenarios.machine_files import load_machine
 from .sim.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from .scenarios.schema import Engine, Scenario, TraceLevel
-    from .sim.program import Program
-    from .sim.topology import Fabric
-    from .sim.trace import Trace
 
 __all__ = ["Run", "catalogue", "load_machine", "load_scenario", "run"]
 
@@ -27,43 +23,6 @@ load_scenario = load
 
 ENGINES = ("simpy", "compiled")
 TRACE_LEVELS = ("off", "summary", "full")
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Run:
-    """One simulated scenario. `metrics` are those of sim/metrics.py; times in `timing` are seconds of this computer."""
-
-    resolved: Resolved
-    engine: str
-    metrics: dict[str, Any]
-    timing: dict[str, float]
-    program: Program
-    fabric: Fabric
-    trace: Trace
-
-    @property
-    def makespan_us(self) -> float:
-        return float(self.metrics["makespan_us"])
-
-    def as_dict(self) -> dict[str, Any]:
-        """The answer of `xstage run --json`, without the fields that all answers share."""
-        return {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name, "engine": self.engine,
-                **self.metrics}  # fmt: skip
-
-    def plot(self) -> Figure:
-        """Busy, stalled and waiting time of a lane, the mean of each role."""
-        from .plots.run_figures import roles_figure, roles_table
-
-        return roles_figure(roles_table(self.metrics["roles"]), self.makespan_us)
-
-    def __repr__(self) -> str:
-        scenario, machine = self.resolved.scenario.name, self.resolved.machine.name
-        return f"<Run of {scenario} on {machine}, {self.engine} engine: {self.makespan_us:.3f} us>"
-
-    def _repr_html_(self) -> str:
-        from .output import run_html
-
-        return run_html(self)
 
 
 def run(

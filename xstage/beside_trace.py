@@ -67,7 +67,7 @@ class Beside:
 
     def as_dict(self) -> dict[str, Any]:
         """What `xstage import --beside --json` adds to its answer."""
-        from .predictions import records
+        from .table_rows import records
 
         return {
             "scenario": self.scenario,
@@ -134,7 +134,10 @@ def _op_table(simulated: Given | pd.DataFrame, overrides: Mapping[str, Any] | No
     if isinstance(simulated, pd.DataFrame):
         return simulated, "a schedule", "its own machine"
     done = run(simulated, overrides=overrides, trace="full")
-    return done.trace.ops(), done.resolved.scenario.name, done.resolved.machine.name
+    scenario, ops = done.resolved.scenario, done.trace.ops()
+    if getattr(scenario.workload, "ranks", None) == "symmetric":  # GPU 1 mirrors GPU 0: both hold parts of one rank
+        ops = ops.assign(gpu=0)
+    return ops, scenario.name, done.resolved.machine.name
 
 
 def _op_by_op(measured: pd.DataFrame, simulated: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, float]]:

@@ -150,7 +150,7 @@ def run(
     with clock(f"Simulating {resolved.scenario.name}") as tell:
         done = simulate(built, engine=engine, trace=level, progress=tell)  # type: ignore[arg-type]
     answer, parts = done.as_dict(), []
-    if idle := without_effect(scenario, changes, resolved, done.program, done.fabric, done.trace):
+    if idle := without_effect(scenario, changes, done.program, done.fabric, done.trace):
         answer["warnings"] = idle
         warn(idle)
     if explain:
@@ -165,7 +165,7 @@ def run(
     if as_json:
         print_json(with_common_fields(answer, timing, resolved.scenario.seed))
     else:
-        from .output import run_parts
+        from .run_answer import run_parts
 
         show(*parts, *run_parts(done), *cost_parts(timing))
 

@@ -21,7 +21,7 @@ Backend = Annotated[
 ]
 Producers = Annotated[int, typer.Option(help="Cores that store at the same time.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A few seconds instead of up to a minute, less precise.")]
-Seed = Annotated[int, typer.Option(help="Draws the order of measurements, and the programs.")]
+Seed = Annotated[int, typer.Option(min=0, help="Draws the order of measurements, and the programs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Transport = Annotated[
     str | None, typer.Option(help="cuda: peer, host or local (default: peer if GPUs can, else host).")

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+from .clock import BETWEEN_LINES_S, PATIENCE_S
+
 Report: TypeAlias = Callable[[int, int], None]
 """Called with the runs done and the runs expected in all, which may still change."""
-
-PATIENCE_S = 2.0
-BETWEEN_LINES_S = 10.0
 
 
 def unreported(done: int, expected: int) -> None:

@@ -13,7 +13,7 @@ from .sim.files import write_whole
 
 if TYPE_CHECKING:
     from .demo_section import Job
-    from .hw_validate.validate import Validation
+    from .hw_validate.validation import Validation
 
 NAME, TITLE = "validation", "This computer: stores of one core past its caches fill a stage too, measured and simulated"
 SOURCE = "measured here"

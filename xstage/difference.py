@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from .difference_change import Change
+from .difference_sources import Comparable, compared, source_of
 from .output import parts_html, table
 from .sim.errors import InputError
 
@@ -15,32 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from .api import Run
-    from .scenarios.loader import Resolved
-    from .scenarios.schema import Scenario
-    from .sim.machine import Machine
-    from .sim.program import Program
-    from .sweeps.run import Sweep
-
-Comparable: TypeAlias = "str | Path | Mapping[str, Any] | Run | Scenario | Resolved | Machine | Program | Sweep"
-
 LONGEST_CELL = 60
-
-
-@dataclass(frozen=True)
-class Change:
-    """One thing that is not the same. A side that does not have it is None.
-
-    `relative_pct` is 100 * (new - old) / old, where both are numbers or quantities of one kind and old is not 0. For a
-    column of two sweeps, old and new are those of the point `at` with the largest change, one of `points` that differ.
-    """
-
-    what: str
-    old: Any
-    new: Any
-    relative_pct: float | None = None
-    points: int | None = None
-    at: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,8 +74,6 @@ def diff(old: Comparable, new: Comparable) -> Difference:
     compared with its machine, a trace by what a run says about it. Raises `InputError` for what is none of these, and for
     two of different kinds.
     """
-    from .difference_sources import compared, source_of
-
     started = time.perf_counter()
     one, other = source_of(old), source_of(new)
     if one.kind != other.kind:

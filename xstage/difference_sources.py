@@ -16,14 +16,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .difference import Change
-from .difference_sweeps import compare_tables, read_table
+from .difference_change import Change, relative_pct, same
+from .difference_sweeps import FILE, compare_tables, read_table
 from .scenarios.any_file import find_entry
+from .scenarios.catalogue import entries
 from .scenarios.loader import Resolved, load
 from .scenarios.schema import Scenario
-from .scenarios.study_values import comparable
 from .sim.errors import InputError
 from .sim.machine import Machine
 from .sim.program import Program
@@ -31,7 +31,10 @@ from .sim.program import Program
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .difference import Comparable
+    from .run_answer import Run
+    from .sweeps.run import Sweep
+
+Comparable: TypeAlias = "str | Path | Mapping[str, Any] | Run | Scenario | Resolved | Machine | Program | Sweep"
 
 NOT_COMPARED = ("timing", "command", "schema_version", "trace", "warnings", "explain")
 """Fields of answers that say how, when or where, and not what was found."""
@@ -54,7 +57,7 @@ class Source:
 
 def source_of(given: Comparable) -> Source:
     """Read one side. Raises `InputError` if it is nothing that can be compared."""
-    from .api import Run
+    from .run_answer import Run
     from .sweeps.run import Sweep
 
     match given:
@@ -88,23 +91,9 @@ def compared(one: Source, other: Source) -> tuple[int, list[Change], list[str]]:
     return len(names), changes, notes
 
 
-def same(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and (old == new or (old != old and new != new))
-
-
-def relative_pct(old: Any, new: Any) -> float | None:
-    """100 * (new - old) / old of two numbers or quantities, None where that is not defined."""
-    if old is None or new is None:
-        return None
-    (kind, before), (its, after) = comparable(old), comparable(new)
-    if kind != its or kind in ("text", "truth") or before == 0:
-        return None
-    return float(100.0 * (after - before) / before)
-
-
 def _named(name: str) -> Source:
     path = Path(name)
-    if path.is_dir():
+    if path.is_dir() and not (_is_entry(name) and not (path / FILE).exists()):
         return _sweep(path)
     match path.suffix:
         case ".npz":
@@ -116,6 +105,11 @@ def _named(name: str) -> Source:
         case ".yaml" | ".yml" | "":
             return _entry(name)
     raise InputError("is nothing that can be compared", file=name, allowed=ALLOWED)
+
+
+def _is_entry(name: str) -> bool:
+    """Whether the catalogue has the name: then a folder is meant only if it holds a sweep."""
+    return any(entry.name == name for entry in entries())
 
 
 def _entry(name: str) -> Source:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .difference import Change
+from .difference_change import Change
 from .sim.errors import InputError
 
 if TYPE_CHECKING:

@@ -91,12 +91,12 @@ def fit_machine(name: str, progress: Report = unreported) -> MachineFit:
 
     Raises `InputError` for a machine without such numbers, or without rows.
     """
-    from .predictions import plain_rows
     from .scenarios.machine_files import load_machine
     from .scenarios.published.cases import mapped
     from .scenarios.published.load import load_published
     from .scenarios.published.schema import Kind
     from .sim.predict import Case, predict_us
+    from .table_rows import plain_rows
 
     parameters = free_numbers(name)
     kinds: tuple[Kind, ...] = ("megamoe", "attention_tp")

@@ -37,7 +37,6 @@ PARTS = ("lanes", "peak_sm_bytes", "peak_gpu_bytes", "events", "granules", "lane
 def without_effect(
     scenario: str | Mapping[str, Any],
     overrides: Mapping[str, Any],
-    resolved: Resolved,
     program: Program,
     fabric: Fabric,
     trace: Trace | None = None,

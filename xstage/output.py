@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from .api import Run
-    from .scenarios.workload import Workload
-
 SCHEMA_VERSION = 1
 """Goes up when a field of an answer is renamed or removed, which is not planned."""
 
@@ -95,69 +92,6 @@ def progress(doing: str) -> Iterator[None]:
 
     with Console(stderr=True).status(doing):
         yield
-
-
-def _one_of_many(workload: Workload) -> list[str]:
-    """What a person must know to read totals: whether they are those of all ranks."""
-    if getattr(workload, "ranks", None) != "symmetric":
-        return []
-    return [f"1 of the {workload.gpus} ranks is simulated, against peers that mirror it: totals are those of one rank"]
-
-
-def run_parts(run: Run) -> list[Any]:
-    """A simulated scenario for a person: what was simulated, then the numbers."""
-    from .sim.units import format_size
-
-    metrics, scenario = run.metrics, run.resolved.scenario
-    peak = metrics["occupancy_peak_bytes"]
-    facts = [
-        ("makespan", f"{metrics['makespan_us']:.3f} us"),
-        *_ends(metrics),
-        ("stalled for room in the stage", f"{metrics['stall_total_us']:.3f} us, summed over lanes"),
-        ("stored", format_size(metrics["bytes_stored"])),
-        ("most that a GPU's stage held", format_size(peak)),
-        ("simulated", f"{metrics['ops']} ops, {metrics['events']} events in {run.timing['simulate_s']:.2f} s"),
-    ]
-    if load := metrics.get("rank_load"):
-        placed, in_order = (f"{load[f'max_over_mean_{when}']:.3f}" for when in ("after", "before"))
-        facts.append(("rows of the busiest rank", f"{placed} times the mean; {in_order} with experts in order"))
-    parts: list[Any] = [
-        f"{scenario.name}: {scenario.question}",
-        f"{scenario.workload.kind} on {scenario.workload.gpus} GPUs of {run.resolved.machine.name}, {run.engine} engine",
-        *_one_of_many(scenario.workload),
-        "",
-        table("", ("", ""), facts),
-        "",
-    ]
-    roles, spans = metrics["roles"], metrics["spans"]
-    causes = sorted({cause for role in roles.values() for cause in role["wait_mean_us"]})
-    by_role = [
-        (name, role["lanes"], role["busy_mean_us"], role["stall_mean_us"],
-         *(role["wait_mean_us"].get(cause, 0.0) for cause in causes))
-        for name, role in roles.items()
-    ]  # fmt: skip
-    by_phase = [(name, span["tasks"], span["median_us"], span["p95_us"]) for name, span in spans.items()]
-    if by_role:
-        columns = ("role", "lanes", "busy", "stall", *(f"wait: {cause}" for cause in causes))
-        parts.append(table("where a lane's time goes, us, mean by role", columns, by_role))
-    if by_phase:
-        parts += ["", table("how long a task takes, us, by phase", ("phase", "tasks", "median", "95 %"), by_phase)]
-    return parts
-
-
-def _ends(metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    """The two ends of a run, of which the makespan is the later; none where nothing is sent."""
-    if not metrics["remote_visible_us"]:
-        return []
-    return [
-        ("sender-visible", f"{metrics['sender_visible_us']:.3f} us, when the last lane is free"),
-        ("remote-visible", f"{metrics['remote_visible_us']:.3f} us, when the last byte has arrived"),
-    ]
-
-
-def run_html(run: Run) -> str:
-    """The same as HTML, for notebooks."""
-    return parts_html(run_parts(run))
 
 
 def parts_html(parts: Iterable[Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .predictions import plain_rows
+from .table_rows import plain_rows
 
 LEAST_DIFFERENCE = 0.05
 """Two measured times that differ by less do not count."""

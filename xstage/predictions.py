@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from .counted_progress import Report, unreported
 from .machine_fit import overhead_us
+from .table_rows import plain_rows, records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,24 +150,6 @@ def predicted(rows: list[dict[str, Any]], workers: int = 1, progress: Report = u
     ]
 
 
-def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as mappings from column to value."""
-    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
-
-
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as plain values, None where there is none."""
-    import pandas as pd
-
-    return [
-        {
-            str(name): None if value is None or value is pd.NA or value != value else _plain(value)
-            for name, value in row.items()
-        }
-        for row in table.to_dict("records")
-    ]
-
-
 def _row(row: Mapping[str, Any], found: Mapped, reply: Any) -> dict[str, Any]:
     """One answer. Launch overhead that the source states is part of what it measured, and so of the prediction."""
     skipped, detail, time = found.skipped, found.detail, None
@@ -219,7 +202,3 @@ def _size(case: Any) -> float:
     if hasattr(shape, "head_dim"):
         return float(shape.tokens * shape.local_heads * shape.ranks * shape.batch) / 4
     return float(shape.m * shape.ranks)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value

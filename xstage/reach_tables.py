@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from .counted_progress import Report, unreported
+from .table_rows import plain_rows
 
 if TYPE_CHECKING:
     from .sim.topology import Fabric
@@ -61,7 +62,7 @@ def published_table(answer: str | Path | None = None, workers: int = 1, progress
 
 
 def _predicted(workers: int, progress: Report) -> list[dict[str, Any]]:
-    from .predictions import plain_rows, predicted
+    from .predictions import predicted
     from .scenarios.published import Kind, load_published
 
     kinds: tuple[Kind, ...] = ("megamoe", "attention_tp")

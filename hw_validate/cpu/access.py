@@ -1,8 +1,8 @@
 """How long a core needs for what the law of the X-Stage does not tell: loads, stores into its cache, and noting a store.
 
 Measured as ops of a Program on a core, each after a pause, since that is how they are used, and in quiet runs alone, told by
-their small bursts like those of a replay. What noting a store costs is how
-much longer than T_iss0 small isolated stores take in that loop.
+their small bursts like those of a replay. What noting a store costs is how much longer than T_iss0 small isolated stores
+take in that loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...sim.machine import Machine
 from ...sim.program_builder import ProgramBuilder, Seat
 from . import lane
 from .bench import Bench
-from .microbenchmark import PACE_LIMIT
+from .microbenchmark import PACE_LIMIT, usual_pace_ns
 from .onto_cores import AccessTime, AccessTimes, onto_cores
 from .small_bursts import pace_ns_of, small_bursts
 from .tables import CoreTables
@@ -59,9 +59,10 @@ def _times_ticks(bench: Bench, what: str, sizes: tuple[int, ...]) -> Any:
     code = lane.OP_LOAD if what == "load" else lane.OP_STORE
     prefix = small_bursts(bench)
     runs = [bench.run_program(tables, prefix, drain_ns=1000.0) for _ in range(REPEATS)]
-    paces = np.array([pace_ns_of(bench, run.prefix) for run in runs])
+    paces = [pace_ns_of(bench, run.prefix) for run in runs]
+    most = PACE_LIMIT * usual_pace_ns(paces)
     found = []
-    for run in (runs[i] for i in np.flatnonzero(paces <= PACE_LIMIT * np.quantile(paces, 0.25))):
+    for run in (run for run, pace in zip(runs, paces, strict=True) if pace <= most):
         chosen = run.records[tables.ops[run.records[:, 2], 0] == code]
         found.append((chosen[:, 4] - chosen[:, 5]).reshape(TIMES_EACH + 1, -1)[1:])  # the first of each size is cold
     return np.median(np.concatenate(found), axis=0)

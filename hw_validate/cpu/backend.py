@@ -15,11 +15,11 @@ from ...sim.calibrate import BurstTimes, Calibration, NoLawError, fit
 from ...sim.calibrated_machine import machine_of
 from ...sim.machine import Machine
 from ...sim.trace import Trace
+from ..calibrated import Calibrated
 from ..centre import centre
 from ..compare import AGREES_PCT
 from ..measuring import DisturbedError, Progress, silent
 from ..unseen import bounds_of, unseen_traces
-from ..validate import Calibrated
 from .access import measure_access
 from .bench import Bench
 from .microbenchmark import FULL, LEAST_NS, PACE_LIMIT, QUICK, Measured, measure

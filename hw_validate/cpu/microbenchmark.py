@@ -13,6 +13,7 @@ also timed on one core while the others are idle, which tells what of the stage 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -93,7 +94,7 @@ def measure(bench: Bench, plan: Plan, rng: np.random.Generator, progress: Progre
     while len(quiet) < plan.rounds and len(rounds) < MOST_ROUNDS * plan.rounds:
         progress(f"calibrating with {bench.producers} producer{'s' * (bench.producers > 1)}", len(quiet) / plan.rounds)
         rounds.append(_round(bench, plan, rng))
-        usual = float(np.quantile([r.pace_ns for r in rounds], 0.25))
+        usual = usual_pace_ns([r.pace_ns for r in rounds])
         quiet = [r for r in rounds if r.pace_ns <= PACE_LIMIT * usual and not r.disturbed]
     if len(quiet) < max(3, plan.rounds / 2):
         pace, away = [r.pace_ns for r in rounds], sum(r.disturbed for r in rounds)
@@ -133,6 +134,11 @@ class _Round:
     alone_ns: Array
     outliers: float  # share of isolated bursts that took over twice their centre
     disturbed: bool  # something else took a core away, again and again
+
+
+def usual_pace_ns(paces_ns: Sequence[float]) -> float:
+    """What small bursts take in the quietest quarter of rounds or runs."""
+    return float(np.quantile(paces_ns, 0.25))
 
 
 def _lines(plan: Plan) -> list[int]:

@@ -22,7 +22,7 @@ from ...sim.trace import Trace
 from ..measuring import DisturbedError, Progress, silent
 from .bench import Bench, Steps
 from .lower import LoweredLane, lower
-from .microbenchmark import MOST_ROUNDS, PACE_LIMIT
+from .microbenchmark import MOST_ROUNDS, PACE_LIMIT, usual_pace_ns
 from .onto_cores import judged_ops
 from .small_bursts import LEAD_NS, pace_ns_of, small_bursts
 from .tables import CoreTables
@@ -65,7 +65,7 @@ def replay(
         for i in rng.permutation(len(traces)).tolist():
             runs[i].append(prepared[i].run(bench))
         paces = np.array([run.pace_ns for each in runs for run in each])
-        usual = float(np.quantile(paces[np.isfinite(paces)], 0.25)) if np.isfinite(paces).any() else 0.0
+        usual = usual_pace_ns(paces[np.isfinite(paces)].tolist()) if np.isfinite(paces).any() else 0.0
         least, most = paces_ns or (0.0, PACE_LIMIT * usual)
         quiet = [[run for run in each if least <= run.pace_ns <= most] for each in runs]
         turns, fewest = turns + 1, min((len(each) for each in quiet), default=repeats)

@@ -1,9 +1,7 @@
 """Small MegaMoE and attention schedules that calibration never saw, mapped onto cores.
 
-They are the Programs of the simulator's own builders, for two ranks of a few tiles. Stores take what the calibrated machine
-takes. All other times are those of a GPU's SMs, made shorter by one factor for a whole Program: a core drains as fast as
-several SMs, and at the GPU's own pace its stage would never be full. The factor is the ratio of both drain rates (of a core,
-of an SM) times a random number, so that stores are now rare and now too many.
+They are drawn as hw_validate/schedules.py says, for two ranks of a few tiles. A core drains as fast as several SMs, so the
+factor of times makes them shorter: at the GPU's own pace the stage would never be full.
 
 An op that needs no core in the simulation still costs one some time (`OP_NS`). Where all of it together would be more than
 a fifth of the makespan, the core would be judged by its bookkeeping: such a draw is drawn again. The pull of a row takes the
@@ -13,31 +11,35 @@ time that leaves a core room for its ops.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...scenarios.machine_files import load_machine
 from ...sim import program as p
 from ...sim.execute import simulate
 from ...sim.machine import Machine
 from ...sim.program import Program
-from ...sim.routing import Routing, balanced, zipf
 from ...sim.schedules import attention_a2a, megamoe
 from ...sim.topology import Fabric
 from ...sim.trace import Trace
 from ..compare import STALLED_SHARE
+from ..schedules import (
+    ATTENTION,
+    BASES,
+    MEGAMOE,
+    RANKS,
+    base_machine,
+    drawn_routing,
+    family_of,
+    few_sms,
+    pace_factor,
+    paced,
+)
 from .architecture import LINE_BYTES
 from .lane import DEALT_LINES
 from .onto_cores import AccessTimes, machine_for, onto_cores
 
-RANKS = 2
-BASES = ("hgx-h100", "hgx-b200")
-"""Whose SMs compute: kernels of both families."""
-PACES = (0.3, 8.0)
-"""Range of the random part of the factor."""
 LANES_THAT_STORE = 2
 """Of MegaMoE, on one core: between the stores of different lanes lies bookkeeping in which the stage drains, and with many
 lanes that store at the same moment there would be more of it than the law can be judged beside."""
@@ -47,11 +49,6 @@ OP_NS = 45.0
 MOST_BOOKKEEPING = 0.2
 PULLED_OPS = 30
 """A lane that pulls rows takes as long for one as this many ops."""
-MEGAMOE: dict[str, tuple[megamoe.Policy, ...]] = {
-    "sm90": (megamoe.ExpertWave(), megamoe.Interleaved(), megamoe.Interleaved(ready=True), megamoe.Lag(1, 1, 1)),
-    "sm100": (megamoe.ExpertWave(), megamoe.Interleaved(), megamoe.Interleaved(ready=True), megamoe.Alternating()),
-}
-ATTENTION = ("piggyback", "comm_warp", "reserved_sms")
 
 
 @dataclass(frozen=True)
@@ -105,10 +102,10 @@ def _quick_run(drawn: Drawn, mapped: Program) -> tuple[float, float]:
 def megamoe_program(drawn: Drawn, rng: np.random.Generator) -> Program:
     """A MegaMoE call of two ranks with an SM each, or a cluster of two, with a policy of its kernel family."""
     while True:
-        base = _base(str(rng.choice(BASES)))
-        policies = MEGAMOE[_family(base)]
+        base = base_machine(str(rng.choice(BASES)))
+        policies = MEGAMOE[family_of(base)]
         policy = policies[int(rng.integers(len(policies)))]
-        clusters = _family(base) == "sm100" or isinstance(policy, megamoe.Lag)
+        clusters = family_of(base) == "sm100" or isinstance(policy, megamoe.Lag)
         if RANKS * (2 if clusters else 1) <= LANES_THAT_STORE * drawn.cores:
             break
     machine = few_sms(base, drawn.machine, 2 if clusters else 1)
@@ -121,13 +118,13 @@ def megamoe_program(drawn: Drawn, rng: np.random.Generator) -> Program:
         ranks=RANKS,
         numbers="bf16",
     )
-    program = megamoe.build(machine, shape, policy, _routing(shape, rng))
-    return paced(program, _factor(base, drawn, rng), _pull_ps(program, drawn.cores))
+    program = megamoe.build(machine, shape, policy, drawn_routing(shape, rng))
+    return paced(program, pace_factor(base, drawn.machine, drawn.cores, rng), _pull_ps(program, drawn.cores))
 
 
 def attention_program(drawn: Drawn, rng: np.random.Generator) -> Program:
     """Attention of two ranks with the All-to-All of its output."""
-    base = _base(str(rng.choice(BASES)))
+    base = base_machine(str(rng.choice(BASES)))
     name: Any = str(rng.choice(ATTENTION))
     reserved = int(name == "reserved_sms")
     machine = few_sms(base, drawn.machine, 1 + reserved)
@@ -136,61 +133,9 @@ def attention_program(drawn: Drawn, rng: np.random.Generator) -> Program:
         tokens=int(rng.choice([512, 768, 1024])), heads=heads, head_dim=head_dim, ranks=RANKS
     )
     policy = attention_a2a.Policy(name, reserved_sms=reserved, rotation=bool(rng.integers(2)))
-    return paced(attention_a2a.build(machine, shape, policy), _factor(base, drawn, rng), 0)
-
-
-def few_sms(base: Machine, calibrated: Machine, sms: int) -> Machine:
-    """`sms` SMs of `base`, with their share of its compute power, that store through the calibrated stage."""
-    data, stage = (m.model_dump(mode="json", exclude_unset=True) for m in (base, calibrated))
-    compute = data["compute"]
-    share = sms / base.sms
-    for name in ("bf16_tflops", "fp8_tflops", "fp4_tflops"):
-        if name in compute:
-            compute[name] = _assumed(compute[name]["value"] * share)
-    for name in ("hbm_rate", "l2_rate"):
-        number = getattr(base.compute, name)
-        if number is not None:
-            compute[name] = _assumed(f"{round(number.value * share)} kB/s")
-    compute["sms"] = _assumed(sms)
-    wiring = stage["interconnect"] | {"gpus": _assumed(RANKS)}
-    return Machine.parse(data | {"compute": compute, "stage": stage["stage"], "interconnect": wiring})
-
-
-def paced(program: Program, factor: float, least_pull_ps: int) -> Program:
-    """The Program with every time but those of its stores multiplied by `factor`, and pulls of `least_pull_ps` or more."""
-    ops, lanes = program.ops.copy(), program.lanes.copy()
-    others, pulls = ops["kind"] != p.STORE, (ops["kind"] == p.SIGNAL) & (ops["duration_ps"] > 0)
-    ops["duration_ps"][others] = np.round(ops["duration_ps"][others] * factor)
-    ops["duration_ps"][pulls] = np.maximum(ops["duration_ps"][pulls], least_pull_ps)
-    lanes["start_ps"] = np.round(lanes["start_ps"] * factor)
-    return replace(program, ops=ops, lanes=lanes, meta=program.meta | {"pace": factor})
-
-
-def _factor(base: Machine, drawn: Drawn, rng: np.random.Generator) -> float:
-    of_an_sm = base.drain_kbs("all") / base.sms
-    of_a_core = drawn.machine.drain_kbs() / drawn.cores
-    return float(of_an_sm / of_a_core * np.exp(rng.uniform(*np.log(PACES))))
+    return paced(attention_a2a.build(machine, shape, policy), pace_factor(base, drawn.machine, drawn.cores, rng), 0)
 
 
 def _pull_ps(program: Program, cores: int) -> int:
     lanes = int((program.lanes["role"] == program.roles.index("dispatch")).sum()) if "dispatch" in program.roles else 0
     return round(1000 * OP_NS * PULLED_OPS * max(1, lanes // cores))
-
-
-def _routing(shape: megamoe.MegaMoe, rng: np.random.Generator) -> Routing:
-    sizes = (shape.ranks, shape.tokens, shape.topk, shape.experts)
-    return balanced(*sizes, rng) if rng.random() < 0.5 else zipf(*sizes, rng=rng, exponent=float(rng.uniform(0.3, 1.2)))
-
-
-@cache
-def _base(name: str) -> Machine:
-    return load_machine(name)
-
-
-def _family(machine: Machine) -> str:
-    kernels = machine.compute.kernels
-    return "sm90" if kernels is None else str(kernels.value)
-
-
-def _assumed(value: Any) -> dict[str, Any]:
-    return {"value": value, "assumed": True, "source": "a few SMs of the machine, for a schedule on cores"}

@@ -19,8 +19,8 @@ import numpy as np
 
 from ...sim.program import Program
 from ...sim.trace import Trace
+from ..calibrated import Calibrated
 from ..measuring import MeasurementError, Progress, silent
-from ..validate import Calibrated
 from . import calibration
 from .calibration import GpuCalibration
 from .collect import AGAIN_ROUNDS, Settings, collect, collect_more

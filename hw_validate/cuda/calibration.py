@@ -18,8 +18,8 @@ from ...sim.calibrate import LEAST_ROUNDS, BurstTimes, Calibration, Mode, NoLawE
 from ...sim.calibrated_machine import machine_of
 from ...sim.errors import InputError
 from ...sim.machine import Machine
+from ..calibrated import Calibrated
 from ..centre import centre
-from ..validate import Calibrated
 from .capacity import CapacityByProducers, fit_capacity
 from .container import Container
 from .noted import Noted, gap_ns, issue_ns

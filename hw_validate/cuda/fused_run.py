@@ -36,7 +36,7 @@ from .fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES, AttentionCall, Ca
 from .fused_compare import Compared, compared, ranked_alike
 from .job import HOST, Array, Job
 from .records import measured_ops
-from .replay_job import Settings
+from .replay_job import CHANGED, DEADLINE_S, PATIENCE_S, Settings
 from .transport import without_atomics
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from ...sim.machine import Machine
 
-PATIENCE_S, DEADLINE_S = 5.0, 20.0
-_CHANGED = ("counters", "cursors", "taken", "group_words", "n_records", "times", "start_edge", "abort", "barrier")
 _NOTED = ("records", "n_records", "times", "abort")
 
 
@@ -71,7 +69,7 @@ class InMemory:
     def run(self) -> dict[str, Array]:
         """One run from the initial values; returns the outputs that say how it went. Raises `KernelTimeoutError`."""
         for name in self.job.buffers:
-            if name.partition("@")[0] in (*_CHANGED, *self.results):
+            if name.partition("@")[0] in (*CHANGED, *self.results):
                 self._write(name)
         launches = [self._launch(grid) for grid in self.job.grids]
         self.devices.run(launches, [self._memory[f"abort@{grid.gpu}"] for grid in self.job.grids], DEADLINE_S)

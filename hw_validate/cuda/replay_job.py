@@ -16,6 +16,8 @@ from .job import HOST, Array, Buffer, Grid, Job, Pointer
 from .lower import Lowered
 
 TRANSPORTS = ("peer", "host", "local")
+PATIENCE_S, DEADLINE_S = 5.0, 20.0
+"""After which a waiting lane gives up, and after which a run without an end is given up."""
 COUNTER_WORDS = 8
 """A counter has a sector of 32 bytes to itself."""
 
@@ -28,6 +30,8 @@ _CONSTANTS = ("ops", "shares", "entries", "runs", "queues", "steps", "groups", "
 _BUFFERS = ("landing", "own_landing", "source", "own_source")
 _BY_RANK = ("counters", *_BUFFERS)
 _WORKING = ("cursors", "taken", "group_words", "records", "n_records", "times", "start_edge", "abort")
+CHANGED = ("counters", *(name for name in _WORKING if name != "records"), "barrier")
+"""Buffers, by their names without the GPU, that have to be put back between two runs of a job."""
 _LARGE = ("ops", "shares", "entries", "runs")
 _TABLE_POINTERS = (*_CONSTANTS, "counters", *_WORKING[:6], "barrier", *_WORKING[6:])
 TABLES = [(name, "u8") for name in (*_TABLE_POINTERS, "patience", "lead_ns")] + [("first_cta", "u4"), ("n_ctas", "u4")]

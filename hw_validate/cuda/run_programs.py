@@ -20,16 +20,13 @@ from .device import Buffer, Devices, Launch
 from .errors import KernelError, KernelTimeoutError, NoPeerAccessError
 from .job import HOST, Grid, Job
 from .lower import Target, lower
-from .replay_job import RECORD, TIMES, Settings, replay_job
+from .replay_job import CHANGED, DEADLINE_S, PATIENCE_S, RECORD, TIMES, Settings, replay_job
 from .transport import Transport
 
 SOURCE, KERNEL = "replay.cu", "replay"
 REPEATS, CONTROL_REPEATS = 11, 5
-PATIENCE_S = 5.0
-DEADLINE_S = 20.0
 LARGEST_TABLE_BYTES = 1 << 20
 """Buffers beyond this that begin as zeros are parts of the memory of the transport, which is there already."""
-_CHANGED = ("counters", "cursors", "taken", "group_words", "n_records", "times", "start_edge", "abort", "barrier")
 _ALIGNMENT = 256
 KEYS = ("lane", "task", "op")
 
@@ -74,7 +71,7 @@ class MemoryOfJob:
     def run(self) -> None:
         """Put back what the run before changed, run all grids, and raise if one gave up."""
         for name in self.job.buffers:
-            if name.partition("@")[0] in _CHANGED:
+            if name.partition("@")[0] in CHANGED:
                 self.put_back(name)
         launches = [self._launch(grid) for grid in self.job.grids]
         abort = [self.buffers[f"abort@{grid.gpu}"][0] for grid in self.job.grids]
@@ -115,7 +112,7 @@ class MemoryOfJob:
 
     def _is_large(self, name: str) -> bool:
         told = self.job.buffers[name]
-        return told.values.nbytes > LARGEST_TABLE_BYTES and not told.pointers and name.partition("@")[0] not in _CHANGED
+        return told.values.nbytes > LARGEST_TABLE_BYTES and not told.pointers and name.partition("@")[0] not in CHANGED
 
     def _place(self, name: str) -> tuple[Buffer, int]:
         told = self.job.buffers[name]

@@ -1,26 +1,31 @@
 """MegaMoE and attention schedules of two ranks that calibration never saw, for all SMs that there are.
 
-They are the Programs of the simulator's own builders. Stores take what the calibrated machine takes. All other times are
-those of a GPU of the catalogue, made longer or shorter by one factor for a whole Program: the ratio of both drain rates of
-an SM times a random number, so that stores are now rare and now too many (as on cores, hw_validate/cpu/schedules.py). What
-a GPU cannot replay (lower.py) is drawn again.
+They are drawn as hw_validate/schedules.py says. What a GPU cannot replay (lower.py) is drawn again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ...scenarios.machine_files import load_machine
 from ...sim.errors import ProgramError
 from ...sim.machine import Machine
 from ...sim.program import Program
-from ...sim.routing import balanced, zipf
 from ...sim.schedules import attention_a2a, megamoe
-from ..cpu.schedules import ATTENTION, BASES, MEGAMOE, PACES, RANKS, few_sms, paced
+from ..schedules import (
+    ATTENTION,
+    BASES,
+    MEGAMOE,
+    RANKS,
+    base_machine,
+    drawn_routing,
+    family_of,
+    few_sms,
+    pace_factor,
+    paced,
+)
 from .lower import lower
 
 TASKS_AN_SM = 4
@@ -49,8 +54,8 @@ def schedule_program(machine: Machine, sms: int, rng: np.random.Generator) -> Pr
 
 def megamoe_program(machine: Machine, sms: int, rng: np.random.Generator) -> Program:
     """A MegaMoE call with a policy of the kernel family drawn, of a few tiles an SM."""
-    base = _base(str(rng.choice(BASES)))
-    policies = MEGAMOE[_family(base)]
+    base = base_machine(str(rng.choice(BASES)))
+    policies = MEGAMOE[family_of(base)]
     policy = policies[int(rng.integers(len(policies)))]
     hidden, topk = int(rng.choice([1024, 2048])), int(rng.integers(1, 3))
     intermediate, experts = int(rng.choice([256, 512])), RANKS * int(rng.integers(1, 5))
@@ -59,34 +64,21 @@ def megamoe_program(machine: Machine, sms: int, rng: np.random.Generator) -> Pro
     shape = megamoe.MegaMoe(
         hidden=hidden, intermediate=intermediate, experts=experts, topk=topk, tokens=tokens, ranks=RANKS, numbers="bf16"
     )
-    sizes = (RANKS, tokens, topk, experts)
-    is_even = rng.random() < 0.5
-    rows = balanced(*sizes, rng) if is_even else zipf(*sizes, rng=rng, exponent=float(rng.uniform(0.3, 1.2)))
-    return paced(megamoe.build(few_sms(base, machine, sms), shape, policy, rows), _factor(base, machine, rng), 0)
+    rows = drawn_routing(shape, rng)
+    return paced(
+        megamoe.build(few_sms(base, machine, sms), shape, policy, rows), pace_factor(base, machine, machine.sms, rng), 0
+    )
 
 
 def attention_program(machine: Machine, sms: int, rng: np.random.Generator) -> Program:
     """Attention with the All-to-All of its output, of a few tiles an SM."""
-    base = _base(str(rng.choice(BASES)))
+    base = base_machine(str(rng.choice(BASES)))
     name: Any = str(rng.choice(ATTENTION))
     reserved = max(1, sms // 8) if name == "reserved_sms" else 0
     tokens, head_dim = int(rng.choice([512, 768, 1024])), int(rng.choice([64, 128]))
     heads = RANKS * max(1, round(TASKS_AN_SM / 2 * sms * TILE / tokens))
     shape = attention_a2a.Attention(tokens=tokens, heads=heads, head_dim=head_dim, ranks=RANKS)
     policy = attention_a2a.Policy(name, reserved_sms=reserved, rotation=bool(rng.integers(2)))
-    return paced(attention_a2a.build(few_sms(base, machine, sms), shape, policy), _factor(base, machine, rng), 0)
-
-
-def _factor(base: Machine, machine: Machine, rng: np.random.Generator) -> float:
-    """By what to multiply times: the ratio of what an SM of either can drain, and a random number."""
-    ratio = (base.drain_kbs("all") / base.sms) / (machine.drain_kbs() / machine.sms)
-    return float(ratio * np.exp(rng.uniform(*np.log(PACES))))
-
-
-@cache
-def _base(name: str) -> Machine:
-    return load_machine(name)
-
-
-def _family(machine: Machine) -> str:
-    return "sm90" if machine.compute.kernels is None else str(machine.compute.kernels.value)
+    return paced(
+        attention_a2a.build(few_sms(base, machine, sms), shape, policy), pace_factor(base, machine, machine.sms, rng), 0
+    )

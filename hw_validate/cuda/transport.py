@@ -21,6 +21,7 @@ import numpy as np
 from ...sim.errors import InputError
 from .device import Buffer, DeviceFacts, Devices
 from .errors import MemoryTooSmallError, NoPeerAccessError
+from .experiments import MOST_RANKS
 
 TRANSPORTS = ("peer", "host", "local")
 AUTO = "auto"
@@ -135,7 +136,7 @@ def _peers(
         raise InputError(
             "are not there", field="gpus", value=ranks, allowed=f"2 to {len(clique)} that reach each other"
         )
-    return clique[: min(wanted, 8)]
+    return clique[: min(wanted, MOST_RANKS)]
 
 
 def _no_peers(devices: Devices, facts: Sequence[DeviceFacts]) -> str:

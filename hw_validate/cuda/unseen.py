@@ -19,9 +19,8 @@ from ...sim.errors import InputError
 from ...sim.machine import Machine
 from ...sim.program import Program
 from ...sim.trace import Trace
-from ..compare import STALLED_SHARE
-from ..cpu.schedules import RANKS
-from ..unseen import stalled_share
+from ..schedules import RANKS
+from ..unseen import half_with_stall
 from .ranks import simulated_ranks
 from .schedules import schedule_program
 from .trains import SURELY_STALLED_SHARE, draw_phases, train
@@ -55,36 +54,22 @@ def unseen_traces(machine: Machine, producers: int, count: int, rng: np.random.G
     if not np.isfinite(at):
         raise InputError("never fill the stage, so there is no knee to draw around", field="producers", value=producers)
 
-    def of_ranks(ranks: int) -> Program:
+    def of_ranks(ranks: int) -> Trace:
         phases = draw_phases(at, producers, machine.drain_kbs(), rng)
-        return train(phases, ranks * where.sms(producers, ranks), machine.issue_time_ps, ranks)
+        return simulated(train(phases, ranks * where.sms(producers, ranks), machine.issue_time_ps, ranks))
+
+    def simulated(program: Program) -> Trace:
+        return simulated_ranks(program, machine, where.transport)
 
     several = [n for n in TRAIN_RANKS if n <= where.most and where.sms(producers, n) >= 1]
     schedules = where.most >= RANKS and where.sms(producers, RANKS) >= LEAST_SMS
     n_schedules = round(SCHEDULES * count) if schedules else 0
     n_several = round(OF_SEVERAL_RANKS * count) if several else 0
-    draws: list[tuple[int, Callable[[], Program]]] = [
+    draws: list[tuple[int, Callable[[], Trace]]] = [
         (count - n_several - n_schedules, lambda: of_ranks(1)),
         (n_several, lambda: of_ranks(int(rng.choice(several)))),
-        (n_schedules, lambda: schedule_program(machine, where.sms(producers, RANKS), rng)),
+        (n_schedules, lambda: simulated(schedule_program(machine, where.sms(producers, RANKS), rng))),
     ]
-    return [trace for wanted, draw in draws for trace in _half_with_stall(wanted, draw, machine, where.transport)]
-
-
-def _half_with_stall(count: int, draw: Callable[[], Program], machine: Machine, transport: str) -> list[Trace]:
-    wanted = (count + 1) // 2
-    with_stall: list[Trace] = []
-    without: list[Trace] = []
-    spare: list[Trace] = []
-    for _ in range(MOST_DRAWS * count):
-        if len(with_stall) + len(without) == count:
-            break
-        trace = simulated_ranks(draw(), machine, transport)
-        share = stalled_share(trace)
-        if share > SURELY_STALLED_SHARE and len(with_stall) < wanted:
-            with_stall.append(trace)
-        elif share <= STALLED_SHARE and len(without) < count - wanted:
-            without.append(trace)
-        else:
-            spare.append(trace)
-    return [*with_stall, *without, *spare][:count]
+    return [
+        trace for wanted, draw in draws for trace in half_with_stall(wanted, draw, MOST_DRAWS, SURELY_STALLED_SHARE)
+    ]

@@ -23,12 +23,10 @@ from ..errors import InputError
 from ..program import COMPUTE, SIGNAL, STORE, WAIT, Program
 from ..program_builder import ProgramBuilder, Seat
 from ..program_check import MAX_STORE_BYTES
+from .task_limit import MOST_TASKS
 
 if TYPE_CHECKING:
     from ..machine import Machine
-
-MOST_TASKS = 2**27
-"""More tasks than this take gigabytes to write down."""
 
 Mode = Literal["free_running", "synchronised", "isolated"]
 Destination = Literal["peer", "all"]
@@ -67,7 +65,7 @@ class BurstTrain:
 def build(machine: Machine, shape: BurstTrain) -> Program:
     """The Program: on every sending GPU a lane a producer, and for each burst a task `burst` and a task `gap`.
 
-    Raises `InputError` if there are more producers than SMs.
+    Raises `InputError` if there are more producers than SMs, or too many bursts.
     """
     n_tasks = shape.producers * (2 * shape.bursts - 1) * (shape.gpus if shape.senders == "all" else 1)
     if n_tasks > MOST_TASKS:

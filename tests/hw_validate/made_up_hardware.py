@@ -2,8 +2,8 @@
 
 import numpy as np
 import pandas as pd
+from xstage.hw_validate.calibrated import Calibrated
 from xstage.hw_validate.measuring import silent
-from xstage.hw_validate.validate import Calibrated
 from xstage.sim.burst_gap import issue_time
 from xstage.sim.calibrate import BurstTimes, fit
 from xstage.sim.calibrated_machine import machine_of

@@ -19,7 +19,7 @@ def hardware(monkeypatch):
     """Puts made-up hardware in the place of every backend."""
 
     def put(**given):
-        monkeypatch.setattr(module, "open_backend", lambda name, producers, quick: MadeUpHardware(**given))
+        monkeypatch.setattr(module, "open_backend", lambda *asked: MadeUpHardware(**given))
 
     return put
 
@@ -105,8 +105,14 @@ def test_ops_of_all_programs_are_one_table(found, tmp_path):
 
 
 def test_an_unknown_backend_is_refused_by_name():
-    with pytest.raises(InputError, match=r"backend = 'abacus'.*allowed: cpu"):
+    with pytest.raises(InputError, match=r"backend = 'abacus'.*allowed: cpu, cuda"):
         calibrate("abacus")
+
+
+@pytest.mark.parametrize("measure", [calibrate, validate])
+def test_a_negative_seed_is_refused_before_anything_is_measured(measure):
+    with pytest.raises(InputError, match="seed = -1: must be at least 0"):
+        measure(seed=-1)
 
 
 def test_no_programs_are_refused():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xstage.sim.errors import InputError
+from xstage.sim.errors import InputError, LimitError
 from xstage.sim.routing import (
     Routing,
     balanced,
@@ -98,6 +98,12 @@ class TestHistogram:
     def test_shapes_that_are_no_shapes_are_refused(self, ranks, tokens, k):
         with pytest.raises(InputError):
             from_histogram(np.ones(8), ranks, tokens, k, rng())
+
+
+@pytest.mark.parametrize("tokens", [10**12, 10**30])
+def test_more_tokens_than_fit_into_memory_are_refused_before_they_are_drawn(tokens):
+    with pytest.raises(LimitError, match=r"routing .* tokens on each of 8 ranks needs .*: take fewer tokens"):
+        balanced(8, tokens, 6, 256, np.random.default_rng(0))
 
 
 class TestStatedSkew:

@@ -27,6 +27,7 @@ from ...program import ACQUIRE, COMPUTE, NO_COUNTER, NO_QUEUE, RELEASE, STORE, U
 from ...program_builder import ProgramBuilder, Seat
 from ..launch import starts_by_rank
 from ..op_variants import OpVariants, op_variants, runs_by_seat
+from ..task_limit import check_tasks
 from .cost import AttentionCosts, family_of, tile_times
 from .order import Ints, owner_bytes, tile_order
 from .shape import ELEMENT_BYTES, Attention, Policy
@@ -62,6 +63,8 @@ class _Schedule:
         self.how = policy.name if shape.ranks > 1 else "compute_only"
         self.family = family_of(machine, shape)
         self.tile = shape.tile(self.family)
+        n_tiles = self.tile.blocks(shape.tokens) * shape.heads * shape.batch
+        check_tasks(n_tiles, "tokens x heads x batch", f"{shape.tokens} x {shape.heads} x {shape.batch}")
         self.contract = "late" if policy.own_staging and self.tile.contract == "early" else self.tile.contract
         self.costs = AttentionCosts.of(machine, shape.inputs)
         self.starts_ps = [self.costs.launch_ps + start for start in starts_ps]

@@ -97,7 +97,7 @@ def build(
             blocks=mine,
             order=order,
             links=links_of(builder, mine, order, parts, policy),
-            returns=returns_of(builder, machine, kernel, shape, mine, visible, kernel.block_n, local=separate),
+            returns=returns_of(builder, machine, shape, mine, visible, kernel.block_n, local=separate),
             start_ps=starts_ps[mine.rank] if starts_ps else 0,
             launch_gap_ps=_launch_gap_ps(machine, policy),
             left=left_of(builder, kernel, receivers[index]),
@@ -115,7 +115,7 @@ def _add_rank(builder: ProgramBuilder, rank: Rank, visible: Ints) -> Ints:
     add_pull(builder, rank)
     if not rank.links.separate:
         return rank.returns.sent * rank.kernel.l2_n_blocks
-    returns = returns_of(builder, rank.machine, rank.kernel, rank.shape, rank.blocks, visible, rank.shape.hidden)
+    returns = returns_of(builder, rank.machine, rank.shape, rank.blocks, visible, rank.shape.hidden)
     add_return(builder, rank, returns)
     return returns.sent
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ...machine import Machine
 from ...program_builder import ProgramBuilder
 from .blocks import Blocks
-from .kernel import Kernel
 from .links import NONE
 from .shape import MegaMoe
 
@@ -40,7 +39,6 @@ class Returns:
 def returns_of(
     builder: ProgramBuilder,
     machine: Machine,
-    kernel: Kernel,
     shape: MegaMoe,
     blocks: Blocks,
     visible: Ints,

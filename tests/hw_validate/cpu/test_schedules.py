@@ -12,11 +12,10 @@ from xstage.hw_validate.cpu.schedules import (
     OP_NS,
     Drawn,
     attention_program,
-    few_sms,
     megamoe_program,
-    paced,
     schedule_traces,
 )
+from xstage.hw_validate.schedules import few_sms, paced
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim import program as p
 
@@ -64,7 +63,9 @@ def test_a_few_sms_keep_their_share_of_compute_and_get_the_calibrated_stage():
     base = load_machine("hgx-h100")
     few = few_sms(base, made_up_machine(), 2)
     assert few.sms == 2
-    assert few.compute.bf16_tflops.value == pytest.approx(base.compute.bf16_tflops.value * 2 / base.sms)
+    for name in ("bf16_tflops", "hbm_rate", "l2_rate", "l2_throughput"):
+        own, whole = (getattr(machine.compute, name).value for machine in (few, base))
+        assert own / few.sms == pytest.approx(whole / base.sms)
     assert few.stage == made_up_machine().stage
 
 

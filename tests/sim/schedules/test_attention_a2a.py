@@ -341,3 +341,10 @@ def test_policies_that_mean_nothing_are_refused():
         tile_of("fa4", 256, 128, causal=False, tokens=1024)
     with pytest.raises(InputError, match=r"head_dim = 512.*has no fa3 kernel"):
         tile_of("fa3", 512, 512, causal=False, tokens=1024)
+
+
+@pytest.mark.parametrize("size", [{"tokens": 8 * 10**15}, {"batch": 10**15}, {"tokens": 8 * 10**30}])
+def test_more_tiles_than_can_be_written_down_are_refused_before_any_table_is_made(size):
+    shape = Attention(**{"tokens": 8192, "heads": 8, "ranks": 8} | size)
+    with pytest.raises(InputError, match=r"tokens x heads x batch = .*: makes too many tasks"):
+        build(H100, shape, Policy("piggyback"))

@@ -328,3 +328,9 @@ def test_an_odd_number_of_everything_still_adds_up():
     assert outcome.counters[:3].sum() == 2 * n_tiles
     bands = np.clip(tiles(shape).rows[:, None] - 32 * np.arange(4), 0, 32)
     assert outcome.counters[3:].tolist() == (3 * (bands > 0).sum(axis=1)).tolist()
+
+
+@pytest.mark.parametrize("rows", [8 * 10**14, 8 * 10**30])
+def test_more_tiles_than_can_be_written_down_are_refused_before_any_table_is_made(rows):
+    with pytest.raises(InputError, match=r"m x n = .* x 8192': makes too many tasks"):
+        build(H100, TensorParallel("gemm_rs", rows, 8192, 1024, 8), Policy("fused"))
