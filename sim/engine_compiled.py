@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from . import program as p
+from .jit import cached_njit
 from .outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN, Layout, Outcome, Stuck
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ GRANULE = np.dtype(
     align=True,
 )
 
-_compiled = njit(cache=True, error_model="numpy", forceinline=True, _nrt=False)  # type: ignore[call-overload]
+_compiled = cached_njit(error_model="numpy", forceinline=True, _nrt=False)
 """Nothing in here allocates, so numba need not count references to the arrays that the functions hand to each other: with
 `_nrt` on, the engine is thirty times slower. Divisors are rates and sizes that have been checked to be above 0."""
 

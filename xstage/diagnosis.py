@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+CACHE_ADVICE = "name a folder for it in NUMBA_CACHE_DIR"
 PACKAGES = ("numpy", "simpy", "numba", "scipy", "pandas", "pyarrow", "matplotlib", "networkx", "pydantic", "typer")
 
 
@@ -77,8 +78,10 @@ def engine_is_compiled() -> bool:
 
 def announce_compilation() -> None:
     """Say on standard error that the next run compiles the engine first, if so."""
-    if not engine_is_compiled():
-        print("Compiling the engine, once for this installation: 20 s to a minute", file=sys.stderr)
+    if engine_is_compiled():
+        return
+    how_often = "once for this installation" if _cache_folders() else f"as each process must ({CACHE_ADVICE})"
+    print(f"Compiling the engine, {how_often}: 20 s to a minute", file=sys.stderr)
 
 
 def _compiled_engine() -> Iterator[Check]:
@@ -86,7 +89,7 @@ def _compiled_engine() -> Iterator[Check]:
         import numba
 
         folders = _cache_folders()
-    except (ImportError, RuntimeError) as error:  # numba raises RuntimeError where it finds no place for its cache
+    except ImportError as error:
         yield Check("compiled engine", f"cannot be loaded: {error}", ok=False)
         return
     yield Check("threads", f"numba uses {numba.config.NUMBA_NUM_THREADS}")  # type: ignore[attr-defined]
@@ -94,13 +97,16 @@ def _compiled_engine() -> Iterator[Check]:
     for folder in folders:
         where = "kept in" if _writable(folder) else "and that each time, because nothing can be written to"
         yield Check("compiled engine", f"{state}, {where} {folder}")
+    if not folders:
+        yield Check("compiled engine", f"compiled by each process anew: nothing can be written; {CACHE_ADVICE}")
 
 
 def _cache_folders() -> list[Path]:
     """Where numba keeps the compiled engine."""
     from .sim import engine_compiled
 
-    return sorted({Path(f.stats.cache_path) for f in vars(engine_compiled).values() if hasattr(f, "stats")})
+    folders = (f.stats.cache_path for f in vars(engine_compiled).values() if hasattr(f, "stats"))
+    return sorted({Path(folder) for folder in folders if folder})
 
 
 def _gpu() -> Iterator[Check]:

@@ -30,9 +30,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from ...sim.jit import cached_njit
 from .architecture import LINE_BYTES, Architecture, detect
 
 SPIN, AT, STORE, CACHED, FENCE, SIGNAL, WAIT, ACQUIRE, RELEASE = range(9)
@@ -171,7 +172,7 @@ def _put(typing_context: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), generate
 
 
-_compiled = njit(cache=True, nogil=True, error_model="numpy")
+_compiled = cached_njit(nogil=True, error_model="numpy")
 
 
 @_compiled
