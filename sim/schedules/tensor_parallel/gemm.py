@@ -20,7 +20,7 @@ What L2 costs beyond that is inside the MMA efficiency. Each tile computes all i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,7 +91,8 @@ class TileTime:
     @classmethod
     def of(cls, machine: Machine, shape: TensorParallel, sms: int | None = None) -> TileTime:
         """On `sms` of the machine's SMs, by default as many as the shape takes."""
-        costs = TileCosts.of(machine, "bf16")
+        # `l2_throughput` is left out: how much of what SMs read together comes from L2 once is not known for these kernels.
+        costs = replace(TileCosts.of(machine, "bf16"), l2_bytes_per_us=np.inf)
         flops = np.array([2.0 * shape.block_m * shape.block_n * shape.local_k])
         waves = -(-len(tiles(shape)) // (sms or min(machine.sms, shape.grid or machine.sms)))
         operands = (shape.m + shape.local_n) * shape.local_k * ELEMENT_BYTES

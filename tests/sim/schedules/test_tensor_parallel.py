@@ -263,6 +263,13 @@ def test_a_gather_by_multicast_takes_the_same_ingress_and_a_part_of_the_egress()
     assert busy["multicast"] == pytest.approx(busy["two_shot"] / 3, rel=0.01)
 
 
+@pytest.mark.parametrize("part", ["hbm_rate", "sm_port", "l2_throughput"])
+def test_a_tile_takes_no_longer_where_something_is_without_limit(part):
+    shape = TensorParallel("gemm_rs", 2048, 1024, 1024, 4)
+    without = small(**{f"compute.{part}": "9000000 GB/s"})
+    assert TileTime.of(without, shape).main <= TileTime.of(H100, shape).main
+
+
 def test_fewer_ctas_compute_in_more_waves_and_narrow_tiles_are_bound_by_what_an_sm_takes_in():
     machine = small(**{"compute.hbm_rate": "3350 GB/s"})
     wide = TensorParallel("ag_gemm", 768, 128, 1024, 1, block_n=64)
