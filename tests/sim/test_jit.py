@@ -2,7 +2,6 @@
 
 import pytest
 from numba.core.caching import CacheImpl
-
 from xstage.sim.jit import cached_njit
 
 
