@@ -235,13 +235,13 @@ def run(
     fabric: Fabric,
     layout: Layout,
     full: bool,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
     first_pool: int = FIRST_POOL,
 ) -> tuple[Outcome, list[Stuck]]:
     """Run a Program. Returns the outcome and the lanes that could not finish.
 
-    `progress` is told the share that is done, every `EVENTS_AT_A_TIME`. `first_pool` is how many granules in flight
-    there is room for at first.
+    `progress` is told every `EVENTS_AT_A_TIME` how many tasks lanes have finished and how many granules have got their
+    tickets. `first_pool` is how many granules in flight there is room for at first.
     """
     state = _initial_state(program, fabric, layout, full, first_pool)
     tables = Tables(
@@ -261,7 +261,7 @@ def run(
         scalars[PAUSE_AT] = scalars[EVENTS] + EVENTS_AT_A_TIME
         _run(tables, state, settings)
         if progress is not None:
-            progress(layout.share_done(int(state.lanes["finished"].sum()), int(scalars[TICKETS])))
+            progress(int(state.lanes["finished"].sum()), int(scalars[TICKETS]))
     return _outcome(state, fabric.stages[: program.n_gpus]), _stuck(state.lanes)
 
 

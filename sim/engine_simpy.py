@@ -328,9 +328,10 @@ class Model:
 
 
 def run(
-    program: Program, fabric: Fabric, layout: Layout, full: bool, progress: Callable[[float], None] | None = None
+    program: Program, fabric: Fabric, layout: Layout, full: bool, progress: Callable[[int, int], None] | None = None
 ) -> tuple[Outcome, list[Stuck]]:
-    """Run a Program. Returns the outcome and the lanes that could not finish. `progress` is told the share that is done."""
+    """Run a Program. Returns the outcome and the lanes that could not finish. `progress` is told now and then how many tasks
+    lanes have finished and how many granules have got their tickets."""
     model = Model(program, fabric, layout)
     for lane in model.lanes:
         model.env.process(lane.live())
@@ -340,7 +341,7 @@ def run(
             for _ in range(STEPS_AT_A_TIME):
                 model.env.step()
             if progress is not None:
-                progress(layout.share_done(sum(lane.finished for lane in model.lanes), network.tickets))
+                progress(sum(lane.finished for lane in model.lanes), network.tickets)
     granules = np.array(sorted(network.records), dtype=np.int64).reshape(-1, len(GRANULE_RECORD.names or ()))
     records = np.zeros(len(granules) if full else 0, GRANULE_RECORD)
     for column, name in enumerate(GRANULE_RECORD.names or ()):

@@ -17,6 +17,7 @@ import numpy as np
 
 from . import program as p
 from .errors import DeadlockError, InputError, LimitError, ProgramError
+from .granule_counts import total_granules
 from .memory import most_bytes
 from .outcome import GRANULE_RECORD, OP_RECORD, Layout, Outcome, Stuck
 from .program_view import op_repeats
@@ -57,14 +58,15 @@ def simulate(
     layout = Layout.of(program, fabric)
     _check_memory(layout, trace)
     started = perf_counter()
+    told = None if progress is None else _counted(progress, program, fabric, layout)
     if engine == "compiled":
         from . import engine_compiled
 
-        outcome, stuck = engine_compiled.run(program, fabric, layout, trace == "full", progress)
+        outcome, stuck = engine_compiled.run(program, fabric, layout, trace == "full", told)
     else:
         from . import engine_simpy
 
-        outcome, stuck = engine_simpy.run(program, fabric, layout, trace == "full", progress)
+        outcome, stuck = engine_simpy.run(program, fabric, layout, trace == "full", told)
     wall_s = perf_counter() - started
     if stuck:
         raise DeadlockError(_describe_deadlock(program, outcome, stuck))
@@ -81,6 +83,14 @@ def _check_fit(program: Program, fabric: Fabric) -> None:
         raise LimitError(
             f"the run could last {latest / 1e12:.3g} s; times are whole picoseconds below 2^62 ({LATEST_PS / 1e12:.3g} s)"
         )
+
+
+def _counted(
+    progress: Callable[[float], None], program: Program, fabric: Fabric, layout: Layout
+) -> Callable[[int, int], None]:
+    """What an engine tells, tasks finished and granules sent, as the share of all of them."""
+    whole = max(1, layout.n_spans + total_granules(program, fabric))
+    return lambda finished, sent: progress(min(1.0, (finished + sent) / whole))
 
 
 def _check_memory(layout: Layout, trace: TraceLevel) -> None:

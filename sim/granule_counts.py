@@ -8,12 +8,18 @@ import numpy as np
 
 from . import program as p
 from .program_check import expand, visits
+from .program_view import op_repeats
 
 if TYPE_CHECKING:
     from .program import Program
     from .topology import Fabric
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def total_granules(program: Program, fabric: Fabric) -> int:
+    """Tickets that a run will give, if no op is run by several GPUs."""
+    return int((op_granules(program, fabric, op_gpus(program)) * op_repeats(program)).sum())
 
 
 def op_gpus(program: Program) -> Array:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import program as p
-from .granule_counts import op_gpus, op_granules
 from .program_check import expand
 from .program_view import op_repeats
 
@@ -108,11 +107,6 @@ class Layout:
     n_spans: int
     max_op_records: int
     max_granules: int
-    n_granules: int  # tickets that will be given, if no op is run by several GPUs
-
-    def share_done(self, finished: int, tickets: int) -> float:
-        """About how much of a run is done: lanes have `finished` so many tasks, `tickets` have been given to granules."""
-        return min(1.0, (finished + tickets) / max(1, self.n_spans + self.n_granules))
 
     @classmethod
     def of(cls, program: Program, fabric: Fabric) -> Layout:
@@ -138,5 +132,4 @@ class Layout:
             n_spans=int(n_runs.sum()),
             max_op_records=int(repeats.sum()) + int(n_runs.sum()) + len(program.lanes),
             max_granules=int((granules * repeats).sum()),
-            n_granules=int((op_granules(program, fabric, op_gpus(program)) * repeats).sum()),
         )

@@ -108,15 +108,15 @@ def _or(machine: Machine, name: str, otherwise: float) -> float:
 
 
 def main_loop_ps(
-    costs: TileCosts, flops: Numbers, feed_bytes: Numbers, hbm_us: Floats, in_turn_us: Floats | float = 0.0
+    costs: TileCosts, flops: Numbers, feed_bytes: Numbers, hbm_bytes: Numbers, in_turn_us: Floats | float = 0.0
 ) -> Ints:
-    """Main loops of tiles in ps. `hbm_us` is the time in which the weights of a tile and its contemporaries arrive,
-    `in_turn_us` what the math warps do in turn with their MMA.
+    """Main loops of tiles in ps. `hbm_bytes` is what the GPU reads from HBM for a tile and its contemporaries, `in_turn_us`
+    what the math warps do in turn with their MMA.
     """
-    filled = hbm_us * costs.hbm_bytes_per_us / costs.sms
-    l2_us = (feed_bytes + filled) * costs.sms / costs.l2_bytes_per_us
     us = np.maximum(flops / costs.mma_flops_per_us + in_turn_us, feed_bytes / costs.feed_bytes_per_us)
-    return _whole_ps(np.maximum(np.maximum(us, hbm_us), l2_us) + costs.fixed_us)
+    us = np.maximum(us, hbm_bytes / costs.hbm_bytes_per_us)
+    us = np.maximum(us, (feed_bytes * costs.sms + hbm_bytes) / costs.l2_bytes_per_us)
+    return _whole_ps(us + costs.fixed_us)
 
 
 def epilogue_ps(costs: TileCosts, elements: Any, phase: Literal["requantise", "scatter"]) -> Ints:
@@ -130,12 +130,12 @@ def _whole_ps(us: Floats) -> Ints:
     return np.ceil(us * PS_PER_US).astype(np.int64)
 
 
-def hbm_us(costs: TileCosts, weight_bytes: Ints, hits: NDArray[np.bool_]) -> Floats:
-    """How long HBM needs for the weights of each tile and of those that run at the same time, [tiles] in nominal order."""
+def bytes_from_hbm(costs: TileCosts, weight_bytes: Ints, hits: NDArray[np.bool_]) -> Floats:
+    """Bytes of weights that HBM gives for each tile and those that run at the same time, [tiles] in nominal order."""
     missed = weight_bytes * ~hits
     rounds = np.arange(len(missed)) // costs.sms
     by_round = np.bincount(rounds, weights=missed, minlength=1)
-    return np.asarray(by_round[rounds] / costs.hbm_bytes_per_us)
+    return np.asarray(by_round[rounds])
 
 
 def l2_hits(

@@ -19,7 +19,7 @@ from .output import parts_html, table
 from .scenarios.loader import Resolved
 from .sim import program as p
 from .sim.errors import InputError
-from .sim.granule_counts import op_gpus, op_granules
+from .sim.granule_counts import op_gpus, op_granules, total_granules
 from .sim.outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN, Layout
 from .sim.program_view import op_repeats
 from .sim.units import format_size
@@ -90,7 +90,7 @@ def estimate_run(resolved: Resolved, engine: str | None = None, trace: str | Non
     memory = _resident_bytes() + _engine_bytes(program, fabric, layout, trace or resolved.scenario.trace)
     return RunEstimate(
         ops=int(op_repeats(program).sum()),
-        granules=layout.n_granules,
+        granules=total_granules(program, fabric),
         events=built.events,
         build_s=built.build_s,
         wall_s=built.build_s + simulate_s,
@@ -162,7 +162,7 @@ def _reference(built: Built, events: int, most_in_flight: int) -> tuple[Program,
 
 def _mean_granule_bytes(program: Program, fabric: Fabric) -> int:
     """Bytes of a granule in the mean: shares of a scatter are often smaller than a whole one."""
-    granules = Layout.of(program, fabric).n_granules
+    granules = total_granules(program, fabric)
     moves = np.isin(program.ops["kind"], (p.STORE, p.LOAD))
     moved = int((program.ops["bytes"] * op_repeats(program))[moves].sum())
     return int(np.clip(moved // max(1, granules), 1, fabric.granule_bytes))
@@ -172,7 +172,7 @@ def _in_flight(program: Program, fabric: Fabric) -> int:
     """Granules at a time: full stages, and a load for each lane."""
     room = int(fabric.capacity_gpu[np.unique(fabric.stages[: program.n_gpus])].sum())
     most = room // _mean_granule_bytes(program, fabric) + len(program.lanes)
-    return min(most, Layout.of(program, fabric).n_granules)
+    return min(most, total_granules(program, fabric))
 
 
 def _events(program: Program, fabric: Fabric) -> int:

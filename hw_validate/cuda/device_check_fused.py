@@ -77,7 +77,7 @@ class FusedCheck:
         e = self.extent
         most = self.devices.facts()[0].sms // e.megamoe["ranks"]
         pilot = self._run(
-            "megamoe", self._megamoe(e.usual_width), "wave", min(e.pilot_sms, most), {"width": e.usual_width}
+            "megamoe", self._megamoe(e.usual_width), "expert_wave", min(e.pilot_sms, most), {"width": e.usual_width}
         )
         if pilot is None:
             raise MeasurementError("the first run of the fused kernel gave nothing to plan the others by")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...sim.machine import Machine
 
 MEGAMOE_POLICIES: Mapping[str, megamoe.Policy] = {
-    "wave": megamoe.ExpertWave(),
+    "expert_wave": megamoe.ExpertWave(),
     "interleaved": megamoe.Interleaved(),
     "alternating": megamoe.Alternating(),
     "lag": megamoe.Lag(lag=1, group=1),

@@ -37,7 +37,7 @@ from .fused_compare import Compared, compared, ranked_alike
 from .job import HOST, Array, Job
 from .records import measured_ops
 from .replay_job import CHANGED, DEADLINE_S, PATIENCE_S, Settings
-from .transport import without_atomics
+from .transport import TRANSPORTS, without_atomics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -319,7 +319,7 @@ def _parser() -> argparse.ArgumentParser:
     for kernel, (_, policies, options) in KERNELS.items():
         one = commands.add_parser(kernel)
         one.add_argument("-o", "--output", type=Path, required=True, help="folder for the reports and the tables")
-        one.add_argument("--transport", choices=("peer", "host", "local"), default="host")
+        one.add_argument("--transport", choices=TRANSPORTS, default="host")
         one.add_argument("--policies", default=",".join(policies), help="names, with commas between")
         for name, value in options.items():
             kind = str if isinstance(value, str) else int

@@ -14,8 +14,8 @@ import numpy as np
 from ...sim.errors import InputError
 from .job import HOST, Array, Buffer, Grid, Job, Pointer
 from .lower import Lowered
+from .transport import TRANSPORTS
 
-TRANSPORTS = ("peer", "host", "local")
 PATIENCE_S, DEADLINE_S = 5.0, 20.0
 """After which a waiting lane gives up, and after which a run without an end is given up."""
 COUNTER_WORDS = 8

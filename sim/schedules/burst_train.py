@@ -23,7 +23,7 @@ from ..errors import InputError
 from ..program import COMPUTE, SIGNAL, STORE, WAIT, Program
 from ..program_builder import ProgramBuilder, Seat
 from ..program_check import MAX_STORE_BYTES
-from .task_limit import MOST_TASKS
+from .task_limit import check_tasks
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -68,9 +68,7 @@ def build(machine: Machine, shape: BurstTrain) -> Program:
     Raises `InputError` if there are more producers than SMs, or too many bursts.
     """
     n_tasks = shape.producers * (2 * shape.bursts - 1) * (shape.gpus if shape.senders == "all" else 1)
-    if n_tasks > MOST_TASKS:
-        most = MOST_TASKS * shape.bursts // n_tasks
-        raise InputError("makes too many tasks", field="bursts", value=shape.bursts, allowed=f"1 to about {most}")
+    check_tasks(n_tasks, "bursts", shape.bursts)
     if shape.producers > machine.sms:
         raise InputError("more than SMs", field="producers", value=shape.producers, allowed=f"0 to {machine.sms}")
     builder = ProgramBuilder(shape.gpus)

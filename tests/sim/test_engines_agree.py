@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 from xstage.sim import engine_compiled, engine_simpy
 from xstage.sim import program as p
+from xstage.sim.granule_counts import total_granules
 from xstage.sim.outcome import Layout
 from xstage.sim.program_builder import ProgramBuilder, Seat
 from xstage.sim.topology import StageParameters, switch
@@ -86,4 +87,4 @@ def test_granules_are_counted_before_the_run() -> None:
         layout = Layout.of(program, fabric)
         outcome, stuck = engine_compiled.run(program, fabric, layout, full=False)
         if not stuck:
-            assert outcome.granules == layout.n_granules <= layout.max_granules
+            assert outcome.granules == total_granules(program, fabric) <= layout.max_granules

@@ -9,7 +9,7 @@ import pytest
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
 from xstage.sim.machine import Machine
-from xstage.sim.tile_cost import TileCosts, epilogue_ps, hbm_us, l2_hits, main_loop_ps, previous_use
+from xstage.sim.tile_cost import TileCosts, bytes_from_hbm, epilogue_ps, l2_hits, main_loop_ps, previous_use
 
 COSTS = TileCosts(
     sms=4,
@@ -26,14 +26,18 @@ COSTS = TileCosts(
 
 def test_the_slowest_of_mma_feed_and_hbm_binds() -> None:
     flops, feed = np.array([4000.0, 100.0, 100.0]), np.array([100.0, 300.0, 100.0])
-    assert main_loop_ps(COSTS, flops, feed, np.array([0.0, 1.0, 6.0])).tolist() == [4_500_000, 3_500_000, 6_500_000]
+    assert main_loop_ps(COSTS, flops, feed, np.array([0.0, 50.0, 300.0])).tolist() == [4_500_000, 3_500_000, 6_500_000]
 
 
 def test_fills_from_hbm_share_the_throughput_of_l2_with_what_sms_read() -> None:
-    """Four SMs read 100 bytes each, at 80 a us together: 5 us. HBM writes 50 of them a us: 2 us of it take 1.25 us more."""
+    """Four SMs read 100 bytes each, at 80 a us together: 5 us. HBM writes 100: 1.25 us more. It gives 50 a us."""
     costs = replace(COSTS, l2_bytes_per_us=80.0)
     flops, feed = np.zeros(3), np.full(3, 100.0)
-    assert main_loop_ps(costs, flops, feed, np.array([0.0, 2.0, 20.0])).tolist() == [5_500_000, 6_750_000, 20_500_000]
+    assert main_loop_ps(costs, flops, feed, np.array([0.0, 100.0, 1000.0])).tolist() == [
+        5_500_000,
+        6_750_000,
+        20_500_000,
+    ]
 
 
 def test_what_math_warps_do_in_turn_adds_to_the_mma_and_to_nothing_else() -> None:
@@ -80,8 +84,11 @@ def test_crossing_two_experts_can_lose_the_hits_of_both() -> None:
 def test_a_batch_too_small_for_reuse_streams_its_weights_at_the_rate_of_hbm() -> None:
     order = np.arange(40)
     none = np.zeros(40, dtype=np.int64)
-    times = hbm_us(COSTS, none + 100, l2_hits(COSTS, order, none + 100, none, none))
-    assert times.sum() / COSTS.sms * COSTS.hbm_bytes_per_us == pytest.approx(100 * 40)
+    read = bytes_from_hbm(COSTS, none + 100, l2_hits(COSTS, order, none + 100, none, none))
+    assert read.sum() / COSTS.sms == pytest.approx(100 * 40)
+    assert (
+        main_loop_ps(COSTS, none, none, read) == (100 * COSTS.sms / COSTS.hbm_bytes_per_us + COSTS.fixed_us) * 1e6
+    ).all()
 
 
 def test_parameters_come_from_the_machine() -> None:

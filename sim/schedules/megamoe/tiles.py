@@ -67,7 +67,7 @@ def main_loops_ps(rank: Rank) -> Ints:
         given = np.where(tiles.l2, shape.l2_main_loop_ps, shape.l1_main_loop_ps)
         return np.ceil(given * (feed / full)).astype(np.int64)
     hits = weight_hits(kernel, shape, rank.costs, tiles, blocks.expert[tiles.block], rows)
-    hbm = tile_cost.hbm_us(rank.costs, kernel.weight_bytes(shape, tiles.l2), hits)
+    hbm = tile_cost.bytes_from_hbm(rank.costs, kernel.weight_bytes(shape, tiles.l2), hits)
     flops = 2.0 * kernel.computed_rows(rows) * kernel.columns(tiles.l2) * kernel.depth(shape, tiles.l2)
     feed = kernel.feed_bytes(shape, tiles.l2, rows, shares_weights(rank))
     return tile_cost.main_loop_ps(rank.costs, flops, feed, hbm, _in_turn_us(rank))

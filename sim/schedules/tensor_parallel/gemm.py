@@ -91,14 +91,16 @@ class TileTime:
     @classmethod
     def of(cls, machine: Machine, shape: TensorParallel, sms: int | None = None) -> TileTime:
         """On `sms` of the machine's SMs, by default as many as the shape takes."""
-        # `l2_throughput` is left out: how much of what SMs read together comes from L2 once is not known for these kernels.
-        costs = replace(TileCosts.of(machine, "bf16"), l2_bytes_per_us=np.inf)
+        # An SM takes in what its port lets through. `l2_throughput` is left out: how much of what SMs read together comes
+        # from L2 once is not known for these kernels.
+        port = needed(machine, "sm_port") / 1e3
+        costs = replace(TileCosts.of(machine, "bf16"), feed_bytes_per_us=port, l2_bytes_per_us=np.inf)
         flops = np.array([2.0 * shape.block_m * shape.block_n * shape.local_k])
         waves = -(-len(tiles(shape)) // (sms or min(machine.sms, shape.grid or machine.sms)))
         operands = (shape.m + shape.local_n) * shape.local_k * ELEMENT_BYTES
-        hbm_us = operands / waves / costs.hbm_bytes_per_us
-        port_us = _operand_bytes(machine, shape) / (needed(machine, "sm_port") / 1e3)
-        main = int(main_loop_ps(costs, flops, np.zeros(1), np.array([max(hbm_us, port_us)]))[0])
+        main = int(
+            main_loop_ps(costs, flops, np.array([_operand_bytes(machine, shape)]), np.array([operands / waves]))[0]
+        )
         steps = -(-shape.local_k // shape.block_k)
         epilogue = int(epilogue_ps(costs, shape.block_m * shape.block_n, "scatter"))
         return cls(main, epilogue, main * min(steps, RESUME_STEPS) // steps)

@@ -158,7 +158,7 @@ def test_what_fused_kernels_told_before_a_failure_is_kept(tmp_path, error, raise
     with pytest.raises(raised):
         fused(tmp_path, devices).run()
     kept = json.loads((tmp_path / "fused.json").read_text())
-    assert kept["runs"][0]["policy"] == "wave"
+    assert kept["runs"][0]["policy"] == "expert_wave"
     assert len(kept["not_run"]) == not_run
     assert str(error) in kept["not_run"][0]["why"]
     assert (len(kept["runs"]) > 1) == (raised is MeasurementError)

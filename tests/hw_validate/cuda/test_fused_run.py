@@ -20,7 +20,7 @@ pytestmark = needs_compiler
 CALLS = {
     "megamoe": (
         MegaMoeCall(MegaMoe(tokens=20, hidden=128, intermediate=128, experts=4, topk=2, ranks=2, numbers="bf16")),
-        {"wave": MEGAMOE_POLICIES["wave"]},
+        {"expert_wave": MEGAMOE_POLICIES["expert_wave"]},
     ),
     "attention": (
         AttentionCall(Attention(tokens=20, heads=2, head_dim=64, ranks=2)),
@@ -83,8 +83,16 @@ def test_more_ranks_than_gpus_are_refused(kernel, tmp_path):
 @pytest.mark.parametrize(
     ("kernel", "option", "message"),
     [
-        ("megamoe", ["--policies", "tide"], "'tide': are unknown (allowed: wave, interleaved, alternating, lag)"),
-        ("attention", ["--policies", "wave"], "are unknown (allowed: serial, comm_warp, reserved_sms, piggyback)"),
+        (
+            "megamoe",
+            ["--policies", "tide"],
+            "'tide': are unknown (allowed: expert_wave, interleaved, alternating, lag)",
+        ),
+        (
+            "attention",
+            ["--policies", "expert_wave"],
+            "are unknown (allowed: serial, comm_warp, reserved_sms, piggyback)",
+        ),
         ("megamoe", ["--intermediate", "wide"], "--intermediate = 'wide': is no list of sizes"),
         ("attention", ["--tokens", "many"], "--tokens = 'many': is no list of sizes (allowed: such as 256,512)"),
         ("attention", ["--tokens", "1025"], "tokens = 1025: cannot be shared out evenly"),
