@@ -3,13 +3,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
 export MPLCONFIGDIR := $(CURDIR)/build/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check slow lint types docs docs-update format lock clean
+.PHONY: help install demo test check slow long lint types docs docs-update format lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -20,12 +21,15 @@ demo: $(INSTALLED)  ## run the main example; results in out/demo
 	$(BIN)/python -m xstage demo -o out/demo
 
 test: $(INSTALLED)  ## run the tests; ARGS="-k burst" picks some
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
-check: lint types slow docs  ## run what `make test` leaves out: lint, types, slow tests, docs
+check: lint types slow docs  ## run what `make test` leaves out: lint, types, slow tests, docs (but for the long tests)
 
 slow: $(INSTALLED)  ## run the tests marked slow
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
+
+long: $(INSTALLED)  ## run the tests marked long: both engines on 20,000 programs and on the largest scenarios, an hour or two
+	$(PYTEST) -m long $(ARGS)
 
 lint: $(INSTALLED)  ## check style and format
 	$(BIN)/python -m ruff check
