@@ -41,7 +41,7 @@ types: $(INSTALLED)  ## check the type hints
 	$(BIN)/python -m mypy build/types/xstage
 
 docs: $(INSTALLED)  ## run every command and example in README.md and docs/
-	$(BIN)/python docs/check.py $(ARGS)
+	$(BIN)/python docs/check.py --jobs 2 $(ARGS)
 
 docs-update: $(INSTALLED)  ## the same, and write what the commands print into the pages
 	$(BIN)/python docs/check.py --update $(ARGS)

@@ -1,6 +1,6 @@
 """Runs every command and example of README.md and docs/, so that no page shows what the program does not do.
 
-    python docs/check.py [--update] [PAGE ...]
+    python docs/check.py [--update] [--jobs N] [PAGE ...]
 
 Each page gets a temporary copy of the project as its working folder. From the top of the page to its end:
 
@@ -24,6 +24,7 @@ import contextlib
 import difflib
 import doctest
 import io
+import multiprocessing
 import os
 import re
 import shutil
@@ -36,6 +37,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,11 +97,17 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description="Run every command and example in the documentation.")
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: README.md and docs/**/*.md")
     parser.add_argument("--update", action="store_true", help="write what the commands print into the pages")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="pages at a time (default: 1)")
     parser.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="for one command (default: 900)")
     options = parser.parse_args(arguments)
 
     pages = options.pages or [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
-    outcomes = [check_page(page, root, update=options.update, timeout_s=options.timeout) for page in pages]
+    check = partial(check_page, root=root, update=options.update, timeout_s=options.timeout)
+    if options.jobs == 1:
+        outcomes = [check(page) for page in pages]
+    else:
+        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+            outcomes = pool.map(check, pages, chunksize=1)
     skipped = [line for outcome in outcomes for line in outcome.skipped]
     failures = [line for outcome in outcomes for line in outcome.failures]
     for line in [*skipped, *failures]:

@@ -1,6 +1,7 @@
 """The checker of the documentation: what it runs, what it compares, what it lets pass."""
 
 import importlib.util
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -329,3 +330,15 @@ def test_the_command_line_checks_readme_and_all_of_docs(project, capsys):
     assert "docs/how-to/sweep.md:2: exit code 1" in printed
     assert "docs: 2 pages, 2 commands, 0 Python examples; 0 blocks not checked, 1 failures" in printed
     assert check.main([str(page)], root=page.parent) == 0
+
+
+def test_pages_are_checked_side_by_side(tmp_path):
+    """Each is told of in order, whichever ends first."""
+    slow, quick = tmp_path / "slow.md", tmp_path / "quick.md"
+    slow.write_text("```bash\n$ sleep 0.5; false\n```\n")
+    quick.write_text("```python\n>>> 1 + 1\n3\n```\n")
+    words = [sys.executable, ROOT / "docs" / "check.py", "--jobs", "2", slow, quick]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout.index("exit code 1: sleep") < done.stdout.index("prints something else: 1 + 1")
+    assert done.stdout.endswith("docs: 2 pages, 1 commands, 1 Python examples; 0 blocks not checked, 2 failures\n")
