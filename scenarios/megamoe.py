@@ -47,9 +47,10 @@ def _named(key: str) -> BeforeValidator:
 
 
 class Unfused(Checked):
-    """Separate kernels with launch gaps."""
+    """Separate kernels with launch gaps; `gemm`: DeepGEMM's grouped GEMM with this layout of rows, SM90."""
 
     name: Literal["unfused"]
+    gemm: Literal["contiguous", "psum", "masked"] | None = None
 
 
 class ExpertWave(Checked):

@@ -30,6 +30,7 @@ from .units import PS_PER_US
 if TYPE_CHECKING:
     from .machine import Machine
     from .routing import Routing
+    from .schedules.megamoe.kernel import WaveTile
     from .schedules.megamoe_rules import Release
     from .trace import Trace
 
@@ -41,7 +42,7 @@ SEED = 0
 @dataclass(frozen=True)
 class MegaMoeCase:
     """A MegaMoE call. `launches` counts kernels beyond the first; each costs the machine's `kernel_gap`. `swap_ab`: the
-    variant of SM90 kernels for small batches; `narrow`: the first form of the SM90 wave kernel.
+    variant of SM90 kernels for small batches; `tile`: that of the SM90 wave kernel, see `megamoe.kernel.choose`.
     """
 
     shape: megamoe.MegaMoe
@@ -49,7 +50,7 @@ class MegaMoeCase:
     release: Release = "june"
     launches: int = 0
     swap_ab: bool = False
-    narrow: bool = False
+    tile: WaveTile = "wide"
 
     @property
     def ranks(self) -> int:
@@ -145,7 +146,7 @@ def _run_megamoe(machine: Machine, case: MegaMoeCase, trace: Literal["off", "sum
         ranks=ranks,
         release=case.release,
         swap_ab=case.swap_ab,
-        narrow=case.narrow,
+        tile=case.tile,
     )
     fabric = machine.fabric(case.ranks)
     return simulate(program, mirrored(fabric) if ranks == "symmetric" else fabric, trace=trace)

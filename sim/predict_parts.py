@@ -6,6 +6,8 @@
     dispatch_pull      what the slowest SM takes to pull its rows
     l1, l2             what the busiest SM works on tiles of that GEMM, stalls included, waits for inputs left out
     combine            what the slowest SM takes to add up the returned rows
+    l1_gemm, l2_gemm   of separate kernels, from the launch of the GEMM to the end of its last tile
+    swiglu             from there to the launch of the second GEMM, with the gaps before and behind it
 
 Moments and launches are of the slowest rank that was simulated, the others the median over ranks.
 """
@@ -24,12 +26,17 @@ from .units import PS_PER_US
 if TYPE_CHECKING:
     from .trace import Trace
 
-Part = Literal["l1_launch", "l2_launch", "dispatch_pull_end", "dispatch_pull", "l1", "l2", "combine"]
+Part = Literal[
+    "l1_launch", "l2_launch", "dispatch_pull_end", "dispatch_pull", "l1", "l2", "combine", "l1_gemm", "swiglu", "l2_gemm"
+]  # fmt: skip
+_SEPARATE = ("l1_gemm", "swiglu", "l2_gemm")
 _PHASES = {"l1_launch": "l1", "l2_launch": "l1", "dispatch_pull_end": "dispatch", "dispatch_pull": "dispatch"}
 
 
 def part_of_run_us(trace: Trace, part: Part) -> float:
     """Time of one part in us. Needs spans. Raises `InputError` if the run has no such phase."""
+    if part in _SEPARATE:
+        return _separate_us(trace, part)
     phase = _PHASES.get(part, part)
     lanes = _lanes_of(trace, phase)
     if part in ("l1_launch", "dispatch_pull_end"):
@@ -46,6 +53,19 @@ def part_of_run_us(trace: Trace, part: Part) -> float:
         else:
             worst.append(spent[mine].max())
     return float(np.median(worst) / PS_PER_US)
+
+
+def _separate_us(trace: Trace, part: Part) -> float:
+    """Time of a kernel of its own. Raises `InputError` if the run has no launches between its phases."""
+    launches, l1, l2 = (_lanes_of(trace, phase) for phase in ("launch", "l1", "l2"))
+    took = []
+    for gpu in np.unique(l1["gpu"]):
+        go = np.sort(launches["end_ps"][launches["gpu"] == gpu])
+        ends = [lanes["end_ps"][lanes["gpu"] == gpu].max() for lanes in (l1, l2)]
+        if len(go) < len(_SEPARATE):
+            raise InputError("is not in this run", field="part", value=part, allowed="separate kernels")
+        took.append({"l1_gemm": ends[0] - go[0], "swiglu": go[1] - ends[0], "l2_gemm": ends[1] - go[1]}[part])
+    return float(np.median(took) / PS_PER_US)
 
 
 def _lanes_of(trace: Trace, phase: str) -> dict[str, NDArray[np.int64]]:

@@ -87,7 +87,7 @@ class MachineFit:
 
 
 def fit_machine(name: str, progress: Report = unreported) -> MachineFit:
-    """Fit the numbers that fit_parameters.csv lists for a machine of the catalogue; repeats of a call count once.
+    """Fit the numbers that fit_parameters.csv lists for a machine of the catalogue to whole calls; repeats count once.
 
     Raises `InputError` for a machine without such numbers, or without rows.
     """
@@ -104,7 +104,7 @@ def fit_machine(name: str, progress: Report = unreported) -> MachineFit:
     measured: dict[Case, list[float]] = {}
     names: dict[Case, str] = {}
     for table in tables:
-        for row in plain_rows(table[table.fit & (table.machine == name)]):
+        for row in plain_rows(table[table.fit & (table.machine == name) & (table.timed == "kernel")]):
             if (case := mapped(row).case) is not None:
                 measured.setdefault(case, []).append(time_of_kernel(row))
                 names.setdefault(case, _call(row))

@@ -5,6 +5,16 @@ row), with which settings, and what is taken as something else. Its first line t
 of a GPU before it, such as B300.grid, goes for rows of that GPU only. `packs` kernels around collectives bring `packed`
 tensors of Q, K, V and O into their layout: none where the stores of a kernel do so themselves
 (https://github.com/flashinfer-ai/flashinfer, docs/design_docs/ulysses_head_chunk_primitives.md).
+
+Separate kernels have the grouped GEMM that their dispatch makes rows for (`gemm`), and `launches` beyond those of the
+schedule. With DeepEP's `ElasticBuffer`: rows are expanded and tokens reduced by kernels of their own. With its `Buffer`:
+layout, two of notify, and two that bring counts back to the GPU (https://github.com/deepseek-ai/DeepEP, `csrc`, and
+`tests/test_mega_moe_hopper.py` of https://github.com/sgl-project/DeepGEMM).
+
+The wave kernel of https://github.com/sgl-project/DeepGEMM has tiles of 128 x 256 by four warpgroups from 64 rows an expert
+on. Its threads have 112 registers for 128 accumulators and sums (`sm90_fp8_mega_moe.cuh`); what they spill is not modelled.
+On H20 the MMA takes four times as long and hides it. On H100 and H200 tiles of 64 rows are taken, which the tall ones do not
+beat there.
 """
 
 from __future__ import annotations
@@ -100,13 +110,14 @@ def _megamoe(row: Row, schedule: str, settings: Mapping[str, str], taken: list[s
     shape = megamoe.MegaMoe(
         **sizes, tokens=int(row["tokens_per_rank"]), ranks=_gpus(row, taken), numbers=numbers, combine=combine
     )
+    swap_ab = _swaps(shape, settings.get("swap_ab", ""))
     return MegaMoeCase(
         shape,
         _policy(schedule, settings),
         release=cast(Any, settings.get("release", "june")),
         launches=int(settings.get("launches", 0)),
-        swap_ab=_swaps(shape, settings.get("swap_ab", "")),
-        narrow=settings.get("tile") == "narrow",
+        swap_ab=swap_ab,
+        tile="wide" if swap_ab else cast(Any, settings.get("tile", "wide")),
     )
 
 
@@ -114,6 +125,8 @@ def _policy(schedule: str, settings: Mapping[str, str]) -> megamoe.Policy:
     """The schedule; of two launches, whose times the tables add up, with the L1 tile that a setting names."""
     if schedule == "lag" and "lag" in settings:
         return megamoe.Lag(lag=int(settings["lag"]))
+    if schedule == "unfused" and "gemm" in settings:
+        return megamoe.Unfused(cast(Any, settings["gemm"]))
     if schedule != "split":
         return megamoe.POLICIES[schedule]()
     l1_block_n = int(settings["l1_block_n"]) if "l1_block_n" in settings else None

@@ -20,6 +20,8 @@ LEAST_SMS_OF_HIGH_SM = 100
 SPLIT_L1_BLOCK_N = (256, 512)
 WIDE_WAVE_INTERMEDIATE = 3_072
 WAVES_OF_ONE_WAVE = 4
+WAVE_TALL_ROWS = 64
+"""Expected rows an expert from which the fused wave kernel takes tiles of 128 rows."""
 
 K_BLOCK = 128
 SMEM_BYTES = 232_448
@@ -59,6 +61,19 @@ def sm90_experts_per_wave(
     if block_m == WAVE_BLOCK_M and intermediate >= WIDE_WAVE_INTERMEDIATE and tiles >= WAVES_OF_ONE_WAVE * sms:
         return local_experts
     return wave
+
+
+def sm90_wave_tile(expected_rows: float, intermediate: int) -> tuple[int, int, int]:
+    """(BM, BN, math warpgroups) of the fused wave kernel, by expected rows an expert.
+
+    128 x 256 by four warpgroups from 64 rows on; below, two warpgroups share 64 rows of 256 columns where I >= 3072, and of
+    128 elsewhere or below a quarter of a row. Source: `heuristics/sm90_mega_moe.hpp` of
+    https://github.com/sgl-project/DeepGEMM; its pull request 69 takes the tall tile back on GPUs with few SMs.
+    """
+    if expected_rows >= WAVE_TALL_ROWS:
+        return 128, 256, 4
+    wide = intermediate >= WIDE_WAVE_INTERMEDIATE and expected_rows >= 0.25
+    return WAVE_BLOCK_M, 256 if wide else 128, 2
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ def test_parts_that_a_run_has_are_predicted_and_others_are_not():
         ("sm90_split", "l1_launch"),
         ("sm90_split", "l2_launch"),
         *(("sm90_wave_instrumented", part) for part in ("l1", "l2", "combine", "dispatch_pull")),
+        *(("intranode", part) for part in ("l1_gemm", "swiglu", "l2_gemm")),
+        *(("sm90_grouped_gemm", part) for part in ("l1_gemm", "l2_gemm")),
     }
     assert {found.skipped for _, found in parts if not found.case} == {"part not modelled"}
     [lag] = {found.case.call.policy.lag for row, found in parts if row["version"] == "sm90_lag8_sgl88"}
@@ -64,12 +66,37 @@ def test_parts_that_a_run_has_are_predicted_and_others_are_not():
 
 
 def test_kernels_whose_source_shows_one_math_warpgroup_have_the_narrow_tile():
-    narrow = {row["version"] for row, found in MAPPED if getattr(found.case, "narrow", False)}
+    narrow = {row["version"] for row, found in MAPPED if getattr(found.case, "tile", "") == "narrow"}
     assert narrow == {
         "sm90_wave",
         "sm90_wave_bm64_generic",
         "sm90_wave_combine_chunks2",
         "sm90_wave_split_a_sfa",
+    }
+
+
+def test_the_later_wave_kernel_has_its_tall_tile_where_the_mma_is_slow():
+    tiles = {(row["gpu"], found.case.tile) for row, found in MAPPED if row.get("version") == "sm90_wave_sgl36"}
+    assert tiles == {("H20", "by_rows")}
+    both = {
+        (row["gpu"], found.case.swap_ab, found.case.tile)
+        for row, found in MAPPED
+        if row.get("version") == "sm90_wave_sgl_dev"
+    }
+    assert both == {("H20", True, "wide"), ("H20", False, "by_rows"), ("H100", True, "wide"), ("H100", False, "wide")}
+
+
+def test_separate_kernels_have_the_grouped_gemm_of_their_dispatch():
+    gemms = {
+        (row["version"], found.case.policy.gemm, found.case.launches)
+        for row, found in MAPPED
+        if row["family"] == "deepep_deepgemm" and row["timed"] == "kernel"
+    }
+    assert gemms == {
+        ("low_latency", "masked", 0),
+        ("intranode", "psum", 2),
+        ("normal", "contiguous", 5),
+        ("high_throughput", "contiguous", 5),
     }
 
 

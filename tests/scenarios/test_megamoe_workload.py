@@ -34,6 +34,7 @@ def scenario(**changes: Any) -> Resolved:
             "numbers": "w8a8",
         },
         {"policy": "split", "machine": "hgx-h100", "numbers": "w8a8"},
+        {"policy": {"name": "unfused", "gemm": "psum"}, "machine": "hgx-h100", "numbers": "w8a8"},
         {"policy": {"name": "split", "l1_n_major": True}, "machine": "hgx-h100", "numbers": "bf16", "combine": "fp4"},
         {"routing": {"kind": "zipf", "max_over_mean": 3.0}, "placement": {"kind": "eplb", "redundant": 4}},
         {"routing": {"kind": "hot_expert", "max_over_mean": 2.0}},

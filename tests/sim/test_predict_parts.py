@@ -6,7 +6,7 @@ import pytest
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
 from xstage.sim.predict import MegaMoeCase, PartCase, predict_us
-from xstage.sim.schedules.megamoe import ExpertWave, Lag, MegaMoe, Split
+from xstage.sim.schedules.megamoe import ExpertWave, Lag, MegaMoe, Split, Unfused
 
 H200 = load_machine("hgx-h200")
 SHAPE = MegaMoe(1024, 512, 32, 4, 512, ranks=4, numbers="w8a8")
@@ -35,6 +35,20 @@ def test_l1_has_twice_the_flops_of_l2():
 
 def test_the_pull_ends_after_it_took_as_long_as_the_slowest_sm():
     assert part(LAG, "dispatch_pull") < part(LAG, "dispatch_pull_end") < predict_us(H200, LAG)
+
+
+def test_separate_kernels_and_their_gaps_fit_into_the_call():
+    call = MegaMoeCase(SHAPE, Unfused("psum"))
+    l1, swiglu, l2 = (part(call, name) for name in ("l1_gemm", "swiglu", "l2_gemm"))
+    gap_us = H200.compute.kernel_gap.value / 1e6
+    assert l1 > l2 > 0 and swiglu > 2 * gap_us
+    assert l1 + swiglu + l2 + 2 * gap_us < predict_us(H200, call)
+
+
+def test_one_kernel_has_no_launch_between_its_phases():
+    for call in (WAVE, SPLIT):
+        with pytest.raises(InputError, match="is not in this run"):
+            part(call, "swiglu")
 
 
 def test_a_call_without_tokens_has_no_phase():

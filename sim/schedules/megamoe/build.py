@@ -26,7 +26,7 @@ from .blocks import blocks_of
 from .collective import Receivers, add_collective
 from .departure import nominal_hits_pct
 from .flags import Flags, left_of
-from .kernel import Kernel, choose
+from .kernel import Kernel, WaveTile, choose
 from .links import links_of
 from .memory import memory_bytes
 from .order import check_rings, order_of
@@ -58,10 +58,10 @@ def build(
     release: Release = "june",
     starts_ps: Sequence[int] = (),
     swap_ab: bool = False,
-    narrow: bool = False,
+    tile: WaveTile = "wide",
 ) -> Program:
     """The Program. `placement` is contiguous if not given; `starts_ps` delays the launch of ranks, in rank order; `swap_ab`
-    and `narrow` are forms of the kernel, see `choose`.
+    and `tile` are forms of the kernel, see `choose`.
 
     Raises `InputError` if routing or placement differ from the shape, if the kernel family cannot run it, if a ring is too
     small for its order, or if a symmetric run would stand for ranks that are not alike.
@@ -69,7 +69,7 @@ def build(
     _check(shape, routing, ranks, starts_ps)
     placed = contiguous(shape.experts, shape.ranks) if placement is None else placement
     rows = pools(routing, placed)
-    kernel = choose(machine, shape, policy, release, swap_ab, narrow)
+    kernel = choose(machine, shape, policy, release, swap_ab, tile)
     if ranks == "symmetric":
         _check_alike(rows, shape)
         gpu_of_rank, simulated, receivers = np.minimum(np.arange(shape.ranks), 1), [0], [min(1, shape.ranks - 1)]
@@ -97,7 +97,9 @@ def build(
             blocks=mine,
             order=order,
             links=links_of(builder, mine, order, parts, policy),
-            returns=returns_of(builder, machine, shape, mine, visible, kernel.block_n, local=separate),
+            returns=returns_of(
+                builder, machine, shape, mine, visible, kernel.block_n, separate, asynchronous=kernel.gemm is not None
+            ),
             start_ps=starts_ps[mine.rank] if starts_ps else 0,
             launch_gap_ps=_launch_gap_ps(machine, policy),
             left=left_of(builder, kernel, receivers[index]),

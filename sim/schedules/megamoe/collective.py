@@ -33,6 +33,7 @@ from ...units import PS_PER_US
 from .combine import Done, add_combine, add_early_combine
 from .emit import Op, op_rows
 from .flags import Flags
+from .grouped_gemm import activated_rows, expanded_bytes
 from .shape import MegaMoe
 from .tiles import Rank
 
@@ -122,11 +123,12 @@ def _launches(rank: Rank) -> list[list[Op]]:
     l1_tiles, l2_tiles = int((~rank.order.l2).sum()), int(rank.order.l2.sum())
     between = [(links.l1_total, l1_tiles, gap, links.go_l2)]
     if links.separate:
-        rows = int(rank.blocks.rows.sum())
-        moved = rows * shape.intermediate * 2 * 2 + rows * shape.format.activation_bytes(shape.intermediate)
-        swiglu = round(moved / rank.costs.hbm_bytes_per_us * PS_PER_US)
+        received, gemm = int(rank.blocks.rows.sum()), rank.kernel.gemm
+        row = shape.intermediate * 2 * 2 + shape.format.activation_bytes(shape.intermediate)
+        moved = activated_rows(gemm, shape, received) * row, expanded_bytes(gemm, shape, received)
+        swiglu, expanded = (round(size / rank.costs.hbm_bytes_per_us * PS_PER_US) for size in moved)
         between = [
-            (links.pulled, rank.blocks.n_pulled, gap, links.go_l1),
+            (links.pulled, rank.blocks.n_pulled, gap + expanded, links.go_l1),
             (links.l1_total, l1_tiles, 2 * gap + swiglu, links.go_l2),
             (links.l2_done, l2_tiles, gap, links.go_return),
         ]

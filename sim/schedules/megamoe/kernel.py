@@ -10,7 +10,7 @@ portable   one CTA a group, with the lanes of sm100 and two accumulators in shar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,15 @@ from ...errors import InputError
 from ...tile_cost import needed
 from .. import megamoe_rules as rules
 from .. import megamoe_rules_sm90 as rules_sm90
-from .shape import Alternating, ExpertWave, Lag, MegaMoe, Policy, Split, policy_name
+from . import grouped_gemm
+from .shape import Alternating, ExpertWave, GroupedGemm, Lag, MegaMoe, Policy, Split, Unfused, policy_name
 
 if TYPE_CHECKING:
     from ...machine import Machine
 
 Family = Literal["sm90", "sm100", "portable"]
+WaveTile = Literal["wide", "narrow", "by_rows"]
+"""Tile of the SM90 wave kernel: 64 x 256, that of its first form, or by the rule of a later one, see `choose`."""
 SM90_WAVE_TILE = (64, 256)
 """BM and BN of the wave kernel, https://github.com/deepseek-ai/DeepGEMM/pull/323."""
 SM90_NARROW_TILE = (64, 128)
@@ -47,7 +50,8 @@ class Kernel:
     """Tile of one CTA, CTAs of a group, rows of one epilogue step, dispatch warps of an SM; `swap_ab`: see `choose`.
 
     `block_n` is the columns of a tile, `l1_block_n` those of an L1 tile if they are others (0: the same). `publish_rows`,
-    `early_combine`: see `Lag`. `math_warpgroups` of sm90 issue the MMA and run the epilogue.
+    `early_combine`: see `Lag`. `math_warpgroups` of sm90 issue the MMA and run the epilogue. `gemm` is the layout of
+    separate GEMMs, where `sharing` CTAs bring in the rows of a tile together.
     """
 
     family: Family
@@ -64,6 +68,8 @@ class Kernel:
     early_combine: bool = False
     l1_block_n: int = 0
     math_warpgroups: int = MATH_WARPGROUPS
+    gemm: GroupedGemm | None = None
+    sharing: int = 1
 
     @property
     def steps(self) -> int:
@@ -82,7 +88,12 @@ class Kernel:
         return np.where(l2, self.l2_n_blocks, self.l1_n_blocks)
 
     def computed_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows that the MMA works on: valid rows rounded up to 16, on SM90 whole tiles, or to 8 with swapAB."""
+        """Rows that the MMA works on: valid rows rounded up to 16, on SM90 whole tiles, or to 8 with swapAB.
+
+        Separate GEMMs on SM90: see `grouped_gemm`.
+        """
+        if self.gemm:
+            return grouped_gemm.multiplied_rows(self.gemm, rows, self.block_m)
         if self.family == "sm90" and not self.swap_ab:
             return np.full_like(rows, self.block_m)
         step = SWAPPED_ROWS if self.swap_ab else MMA_ROWS
@@ -92,9 +103,20 @@ class Kernel:
         """Whether the math warps turn FP4 weights into FP8."""
         return self.family == "sm90" and shape.format.weight_bits == 4
 
-    def epilogue_elements(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Elements that all math warpgroups of an SM turn over while those of this kernel turn over `elements`."""
-        return elements * MATH_WARPGROUPS // self.math_warpgroups
+    def warpgroups(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Math warpgroups that have rows of a tile with so many valid ones."""
+        if self.gemm and self.math_warpgroups > 1:
+            return np.maximum(1, self.computed_rows(rows) // grouped_gemm.WARPGROUP_ROWS)
+        return np.full_like(rows, self.math_warpgroups)
+
+    def epilogue_elements(self, rows: NDArray[np.int64], l2: bool) -> NDArray[np.int64]:
+        """Elements that two math warpgroups turn over while those of this kernel turn over a tile with valid `rows`.
+
+        None in a separate GEMM, which only hands its accumulators to an asynchronous store.
+        """
+        if self.gemm:
+            return np.zeros_like(rows)
+        return rows * self.columns(l2) * MATH_WARPGROUPS // self.math_warpgroups
 
     def weight_bytes(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Bytes of the weights of one tile; scales count only where they lie in the same rows."""
@@ -113,12 +135,15 @@ class Kernel:
         """Bytes that a CTA takes in from L2 for one tile.
 
         SM100: its weights and half of the activations, which the two CTAs exchange. SM90: both operands, or half of the
-        weights where the cluster's other CTA brings the other half.
+        weights where the cluster's other CTA brings the other half; of separate GEMMs all rows of the tile, shared or not.
         """
         weights = self.weight_bytes(shape, l2)
         activations = self.computed_rows(rows) * self.depth(shape, l2) * shape.format.activation_bits // 8
         if self.family == "sm100":
             return np.asarray(weights + activations // 2)
+        if self.gemm:
+            loaded = self.block_m * self.depth(shape, l2) * shape.format.activation_bits // 8
+            return np.asarray(weights + loaded // self.sharing)
         return np.asarray(np.where(shares_weights, weights // 2, weights) + activations)
 
 
@@ -128,27 +153,35 @@ def choose(
     policy: Policy,
     release: rules.Release,
     swap_ab: bool = False,
-    narrow: bool = False,
+    tile: WaveTile = "wide",
 ) -> Kernel:
     """The kernel that the machine's family runs for this shape. Raises `InputError` where shape or policy do not fit it.
 
     `swap_ab` takes the variant for small batches that some SM90 kernels have: weights are the operand with the fixed 64
-    rows, so that few tokens are not padded to a tile (https://github.com/sgl-project/DeepGEMM/pull/48). `narrow` takes the
-    first form of the SM90 wave kernel.
+    rows, so that few tokens are not padded to a tile (https://github.com/sgl-project/DeepGEMM/pull/48). `tile` is that of
+    the SM90 wave kernel: `narrow` in its first form, `by_rows` by `sm90_wave_tile`.
     """
     family: Family = needed(machine, "kernels")
     if swap_ab and family != "sm90":
         raise InputError("is a variant of SM90 kernels", field="swap_ab", value=swap_ab, allowed="a machine with sm90")
-    if narrow and (family != "sm90" or swap_ab or not isinstance(policy, ExpertWave)):
-        raise InputError("is a form of the SM90 wave kernel", field="narrow", value=narrow, allowed="false")
+    gemm = policy.gemm if isinstance(policy, Unfused) else None
+    if gemm and family != "sm90":
+        raise InputError("is a kernel of SM90", field="gemm", value=gemm, allowed="none, or a machine with sm90")
+    if gemm and gemm not in get_args(GroupedGemm):
+        raise InputError("is unknown", field="gemm", value=gemm, allowed=get_args(GroupedGemm))
+    if tile not in get_args(WaveTile):
+        raise InputError("is unknown", field="tile", value=tile, allowed=get_args(WaveTile))
+    if tile != "wide" and (family != "sm90" or swap_ab or not isinstance(policy, ExpertWave)):
+        raise InputError("is a form of the SM90 wave kernel", field="tile", value=tile, allowed="wide")
     expected = rules.expected_rows_per_expert(shape.tokens, shape.ranks, shape.topk, shape.experts)
+    math_warpgroups, sharing = 1 if tile == "narrow" else MATH_WARPGROUPS, 1
     if family == "sm100":
         if isinstance(policy, (Lag, Split)):
             name = policy_name(policy)
             raise InputError("is a schedule of SM90 kernels", field="policy", value=name, allowed="a machine with sm90")
-        tile = rules.sm100_tile(release, expected, max(1, shape.experts // shape.ranks))
-        step = tile.store_block_m * (tile.epilogue_warps // 4)
-        block_m, block_n, cluster, warps = tile.block_m, tile.block_n, rules.SM100_CLUSTER, SM100_DISPATCH_WARPS
+        sm100 = rules.sm100_tile(release, expected, max(1, shape.experts // shape.ranks))
+        step = sm100.store_block_m * (sm100.epilogue_warps // 4)
+        block_m, block_n, cluster, warps = sm100.block_m, sm100.block_n, rules.SM100_CLUSTER, SM100_DISPATCH_WARPS
     elif family == "portable":
         if shape.numbers != "bf16" or shape.combine != "bf16":
             given = f"{shape.numbers}, combine {shape.combine}"
@@ -166,9 +199,13 @@ def choose(
             raise InputError("needs FP4 Tensor Cores", field="numbers", value=shape.numbers, allowed="w4a8, w8a8, bf16")
         if shape.format.weight_bits == 4:
             needed(machine, "fp4_unpack")
-        if narrow:
+        if (tile == "narrow" or gemm) and shape.format.math == "fp8":
             needed(machine, "promotion")
-        block_m, block_n, cluster = *(SM90_NARROW_TILE if narrow else SM90_WAVE_TILE), 1
+        block_m, block_n, cluster = *(SM90_NARROW_TILE if tile == "narrow" else SM90_WAVE_TILE), 1
+        if tile == "by_rows":
+            block_m, block_n, math_warpgroups = rules_sm90.sm90_wave_tile(expected, shape.intermediate)
+        if gemm:
+            block_m, block_n, math_warpgroups, sharing = grouped_gemm.tile_of(gemm, expected)
         if isinstance(policy, Lag):
             block_m, block_n, cluster = rules.sm90_lag_tile(
                 expected, hidden=shape.hidden, intermediate=shape.intermediate
@@ -199,7 +236,9 @@ def choose(
         l2_n_blocks=shape.hidden // block_n,
         swap_ab=swap_ab,
         l1_block_n=l1_block_n if l1_block_n != block_n else 0,
-        math_warpgroups=1 if narrow else MATH_WARPGROUPS,
+        math_warpgroups=math_warpgroups,
+        gemm=gemm,
+        sharing=sharing,
         **(_lag_features(policy, shape, family, block_m, block_n) if isinstance(policy, Lag) else {}),
     )
 

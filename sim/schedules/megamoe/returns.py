@@ -44,11 +44,12 @@ def returns_of(
     visible: Ints,
     elements: int,
     local: bool = False,
+    asynchronous: bool = False,
 ) -> Returns:
     """Scatters of `elements` neighbouring elements of every row, dealt from a start that turns with rank and step.
 
     `local` keeps everything on the GPU (separate kernels return rows later). T_iss0 is paid once for a tile, in proportion
-    to the bytes of its steps.
+    to the bytes of its steps, unless stores are `asynchronous`.
     """
     counts = blocks.returned
     if local:
@@ -67,5 +68,5 @@ def returns_of(
     until = np.cumsum(size, axis=1)
     burst = np.asarray(machine.issue_time_ps(whole))
     ends = burst * until // np.maximum(1, whole)
-    issue = np.diff(ends, axis=1, prepend=0)
+    issue = np.diff(ends, axis=1, prepend=0) * (not asynchronous)
     return Returns(row, size, issue, visible, (counts > 0).sum(axis=1))

@@ -15,6 +15,7 @@ from ...tile_cost import MathType
 Numbers = Literal["w4a8", "w8a8", "bf16", "fp4"]
 CombineType = Literal["bf16", "fp8", "fp4"]
 Readiness = Literal["block", "k_block"]
+GroupedGemm = Literal["contiguous", "psum", "masked"]
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,12 @@ class MegaMoe:
 
 @dataclass(frozen=True)
 class Unfused:
-    """Separate kernels: pull, L1, SwiGLU, L2, return, combine, with a launch gap between them."""
+    """Separate kernels: pull, L1, SwiGLU, L2, return, combine, with a launch gap between them.
+
+    `gemm` is the layout of the rows on SM90, see `grouped_gemm`; without it both GEMMs have the tiles of the fused kernel.
+    """
+
+    gemm: GroupedGemm | None = None
 
 
 @dataclass(frozen=True)

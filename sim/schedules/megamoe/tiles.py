@@ -80,8 +80,9 @@ def _in_turn_us(rank: Rank) -> Any:
     depth = kernel.depth(rank.shape, l2)
     if kernel.unpacks(rank.shape):
         us += kernel.columns(l2) * depth / rank.costs.unpacked_per_us
-    if kernel.math_warpgroups == 1:
-        us += depth / K_BLOCK * rank.costs.promotion_us
+    alone = kernel.warpgroups(rank.blocks.rows[rank.order.tiles.block]) == 1
+    if alone.any() and rank.shape.format.math == "fp8":
+        us += alone * depth / K_BLOCK * rank.costs.promotion_us
     return us
 
 
@@ -228,7 +229,7 @@ def _main_loop(rank: Rank, l2: bool, block: Ints, duration: Ints) -> tuple[list[
 def _l1_epilogue(rank: Rank, block: Ints, part: Ints, free: list[Op]) -> list[Op]:
     """SwiGLU and requantisation; the accumulator is free before the last step is computed."""
     kernel, links, ring = rank.kernel, rank.links, rank.order.ring
-    elements = kernel.epilogue_elements(rank.blocks.rows[block] * kernel.columns(False))
+    elements = kernel.epilogue_elements(rank.blocks.rows[block], l2=False)
     whole = tile_cost.epilogue_ps(rank.costs, elements, "requantise")
     last = whole // kernel.steps
     ops: list[Op] = []
@@ -255,7 +256,7 @@ def _issuers(kernel: Kernel) -> int:
 def _l2_epilogue(rank: Rank, block: Ints, free: list[Op]) -> list[Op]:
     """Conversion and stores step by step; the accumulator is free when the last step has been read, before its stores."""
     kernel, returns = rank.kernel, rank.returns
-    elements = kernel.epilogue_elements(rank.blocks.rows[block] * kernel.block_n)
+    elements = kernel.epilogue_elements(rank.blocks.rows[block], l2=True)
     whole = tile_cost.epilogue_ps(rank.costs, elements, "scatter")
     ops: list[Op] = []
     for step in range(kernel.steps):

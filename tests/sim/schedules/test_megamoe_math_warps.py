@@ -38,21 +38,36 @@ def test_without_a_rate_of_unpacking_fp4_weights_are_refused() -> None:
 
 
 def test_a_lone_warpgroup_has_half_the_columns_and_takes_as_long_for_their_epilogue() -> None:
-    wide, narrow = (choose(H200, SHAPE, ExpertWave(), "june", narrow=form) for form in (False, True))
+    wide, narrow = (choose(H200, SHAPE, ExpertWave(), "june", tile=tile) for tile in ("wide", "narrow"))
     assert (narrow.block_m, narrow.block_n, narrow.math_warpgroups) == (wide.block_m, wide.block_n // 2, 1)
-    tiles = [np.array([kernel.block_m * kernel.block_n]) for kernel in (wide, narrow)]
-    assert wide.epilogue_elements(tiles[0]) == narrow.epilogue_elements(tiles[1])
+    rows = np.array([wide.block_m])
+    assert wide.epilogue_elements(rows, l2=True) == narrow.epilogue_elements(rows, l2=True)
 
 
 def test_a_lone_warpgroup_is_slower_by_its_epilogues_and_promotions() -> None:
-    wide, narrow = (predict_us(H20, MegaMoeCase(SHAPE, ExpertWave(), narrow=form)) for form in (False, True))
+    wide, narrow = (predict_us(H20, MegaMoeCase(SHAPE, ExpertWave(), tile=tile)) for tile in ("wide", "narrow"))
     free = load_machine("hgx-h20", {"compute.promotion": {"value": "0.001 us", "source": "a test"}})
-    assert wide < predict_us(free, MegaMoeCase(SHAPE, ExpertWave(), narrow=True)) < narrow
+    assert wide < predict_us(free, MegaMoeCase(SHAPE, ExpertWave(), tile="narrow")) < narrow
+
+
+def test_tall_tiles_pad_experts_to_128_rows() -> None:
+    """64 rows of one expert fill a tile of 64 rows and half of one of 128: where the MMA is slow, a call takes longer."""
+    experts = MegaMoe(4096, 2048, 64, 4, 256, ranks=4, numbers="w8a8")  # 64 rows an expert
+    wide, tall = (predict_us(H20, MegaMoeCase(experts, ExpertWave(), tile=tile)) for tile in ("wide", "by_rows"))
+    assert 1.1 * wide < tall < 1.5 * wide
+
+
+def test_a_kernel_of_four_warpgroups_turns_over_twice_the_rows_in_its_epilogue() -> None:
+    tall = choose(H20, replace(SHAPE, tokens=4096), ExpertWave(), "june", tile="by_rows")
+    wide = choose(H20, SHAPE, ExpertWave(), "june")
+    assert (tall.block_m, tall.math_warpgroups) == (128, 4)
+    rows = np.array([64])
+    assert tall.epilogue_elements(2 * rows, l2=True) == wide.epilogue_elements(rows, l2=True)
 
 
 @pytest.mark.parametrize(
     ("machine", "policy", "swap_ab"), [(B200, ExpertWave(), False), (H200, Lag(), False), (H200, ExpertWave(), True)]
 )
-def test_only_the_wave_kernel_of_sm90_has_the_narrow_form(machine, policy, swap_ab) -> None:  # type: ignore[no-untyped-def]
+def test_only_the_wave_kernel_of_sm90_has_other_tiles(machine, policy, swap_ab) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError, match="is a form of the SM90 wave kernel"):
-        choose(machine, SHAPE, policy, "june", swap_ab, narrow=True)
+        choose(machine, SHAPE, policy, "june", swap_ab, tile="narrow")

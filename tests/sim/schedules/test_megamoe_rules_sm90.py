@@ -17,6 +17,7 @@ from xstage.sim.schedules.megamoe_rules_sm90 import (
     publish_rows,
     shape_family,
     sm90_experts_per_wave,
+    sm90_wave_tile,
     split_schedule,
 )
 
@@ -52,6 +53,13 @@ class TestWave:
     def test_wide_shapes_with_four_rounds_of_tiles_are_one_wave(self) -> None:
         assert 4 * H200 <= 48 * 2 * 3072 // 256
         assert wave(PRO, 16) == wave(PRO, 16, H20) == 48
+
+    def test_tiles_have_128_rows_once_an_expert_has_64(self) -> None:
+        """Four warpgroups of 64 x 128; below, two share 64 rows, which are twice as wide where I is large."""
+        assert sm90_wave_tile(64, 2048) == sm90_wave_tile(1000, 3072) == (128, 256, 4)
+        assert sm90_wave_tile(63.9, 2048) == (64, 128, 2)
+        assert sm90_wave_tile(63.9, 3072) == (64, 256, 2)
+        assert sm90_wave_tile(0.2, 3072) == (64, 128, 2)
 
     def test_a_size_that_makes_no_kernel_is_refused(self) -> None:
         with pytest.raises(InputError, match="local_experts"):
