@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from threading import Thread
 from typing import TypeVar
 
 from .counted_progress import Report, unreported
@@ -27,7 +29,7 @@ def map_on_workers(
             report(len(made), len(inputs))
         return made
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(inputs)), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(workers, len(inputs)), mp_context=context, initializer=_end_with_parent) as pool:
         futures = [pool.submit(function, one) for one in inputs]
         try:
             for done, future in enumerate(as_completed(futures), start=1):
@@ -37,3 +39,15 @@ def map_on_workers(
             pool.shutdown(cancel_futures=True)
             raise
     return [future.result() for future in futures]
+
+
+def _end_with_parent() -> None:
+    """Processes of a pool would wait for work for ever when the one that started them is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=end, daemon=True).start()

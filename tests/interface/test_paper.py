@@ -18,7 +18,6 @@ from xstage import paper_l2_tiles as tiles
 from xstage.cli import main
 from xstage.paper_calls import Speedups, by_call, hbm_of_slowest, losing_case, paper_machine
 from xstage.paper_tables import lead_parts, speedup_parts, tile_parts
-from xstage.workers import map_on_workers
 
 
 def test_the_paper_predicts_a_stall_as_span_less_main_loop() -> None:
@@ -156,13 +155,6 @@ def test_a_small_lead_starves_l2_and_a_large_one_costs_ring_space() -> None:
     assert curve.knee_rows == 1152
     assert "D_knee: 1152 rows" in lead_parts(curve)[-1] and "1152" in curve._repr_html_()
     assert [list(axes.lines[0].get_xdata()) for axes in curve.plot().axes] == [[0, 192, 1152, 6144]] * 2
-
-
-def test_workers_give_what_one_process_gives_in_order() -> None:
-    seen: list[tuple[int, int]] = []
-    assert map_on_workers(abs, [-3, 2, -1], 2, lambda done, of: seen.append((done, of))) == [3, 2, 1]
-    assert seen == [(1, 3), (2, 3), (3, 3)]
-    assert map_on_workers(abs, [-3, 2, -1], 1) == [3, 2, 1]
 
 
 def test_tiles_of_nobody_are_refused(tmp_path: Path) -> None:
