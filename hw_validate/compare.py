@@ -133,7 +133,7 @@ def compare(simulated: pd.DataFrame, measured: pd.DataFrame) -> Comparison:
     if port_is_shared:
         unhindered = totals["simulated_issue"] - totals["simulated_stall"]
         issue_of_repeat = np.array([time_in_stores_us(one) for _, one in theirs.groupby("repeat")])
-        simulated_issue = time_in_stores_us(simulated.assign(wait_us=0.0))
+        simulated_issue = time_in_stores_us(simulated if "begun_us" in simulated else simulated.assign(wait_us=0.0))
         totals["simulated_issue"], totals["measured_issue"] = simulated_issue, float(centre(issue_of_repeat))
         for who in ("simulated", "measured"):
             totals[f"{who}_stall"] = totals[f"{who}_issue"] - unhindered
@@ -154,10 +154,12 @@ def compare(simulated: pd.DataFrame, measured: pd.DataFrame) -> Comparison:
 
 
 def time_in_stores_us(ops: pd.DataFrame) -> float:
-    """Time in which any lane of an SM is in a store (from the end of its wait to its own), summed over SMs."""
+    """Time in which any lane of an SM is in a store (from `begun_us`, or else the end of its wait, to its own end), summed
+    over SMs."""
     stores = ops[ops["kind"] == "store"]
+    begun = stores["begun_us"] if "begun_us" in stores else stores["start_us"] + stores["wait_us"]
     total = 0.0
-    for _, one in stores.assign(begin=stores["start_us"] + stores["wait_us"]).groupby(["gpu", "sm"]):
+    for _, one in stores.assign(begin=begun).groupby(["gpu", "sm"]):
         ordered = one.sort_values("begin")
         begin, end = ordered["begin"].to_numpy(), ordered["end_us"].to_numpy()
         reached = np.maximum.accumulate(np.concatenate([begin[:1], end[:-1]]))

@@ -32,6 +32,7 @@ def render(validation: Validation) -> str:
         summary=summary,
         host=validation.calibrated.host,
         kinds=validation.by_schedule(),
+        by_size=validation.by_size(),
         not_measured=validation.not_measured,
         again=[run.as_dict() for run in validation.again],
         warnings=[text[:1].upper() + text[1:] for text in validation.calibrated.warnings],

@@ -41,37 +41,48 @@ def bounds_of(knee_bytes: float) -> Bounds:
 
 
 def unseen_traces(
-    machine: Machine, producers: int, count: int, bounds: Bounds, rng: np.random.Generator
+    machine: Machine,
+    producers: int,
+    count: int,
+    bounds: Bounds,
+    rng: np.random.Generator,
+    with_stall: int | None = None,
 ) -> list[Trace]:
-    """`count` simulated Programs with full traces, half of them with stall as far as they can be found."""
+    """`count` simulated Programs with full traces, `with_stall` of them (default: half) with stall as far as they can be
+    found."""
 
     def drawn() -> Trace:
         return simulate(draw(machine, producers, bounds, rng), machine.fabric(), trace="full")
 
-    return half_with_stall(count, drawn, MOST_DRAWS)
+    return half_with_stall(count, drawn, MOST_DRAWS, with_stall=with_stall)
 
 
 def half_with_stall(
-    count: int, draw: Callable[[], Trace], most_draws: int, surely: float = STALLED_SHARE
+    count: int,
+    draw: Callable[[], Trace],
+    most_draws: int,
+    surely: float = STALLED_SHARE,
+    with_stall: int | None = None,
 ) -> list[Trace]:
-    """`count` of what `draw` gives, called up to `most_draws` times for each. Half of them stall for more than `surely` of
-    their issue time, the others for no more than `STALLED_SHARE`; where such cannot be found, others take their places."""
-    wanted = (count + 1) // 2
-    with_stall: list[Trace] = []
+    """`count` of what `draw` gives, called up to `most_draws` times for each. Half of them (or as many as `with_stall` says)
+    stall for more than `surely` of their issue time, the others for no more than `STALLED_SHARE`; where such cannot be
+    found, others take their places."""
+    wanted = (count + 1) // 2 if with_stall is None else min(count, max(0, with_stall))
+    stalled: list[Trace] = []
     without: list[Trace] = []
     spare: list[Trace] = []
     for _ in range(most_draws * count):
-        if len(with_stall) + len(without) == count:
+        if len(stalled) + len(without) == count:
             break
         trace = draw()
         share = stalled_share(trace)
-        if share > surely and len(with_stall) < wanted:
-            with_stall.append(trace)
+        if share > surely and len(stalled) < wanted:
+            stalled.append(trace)
         elif share <= STALLED_SHARE and len(without) < count - wanted:
             without.append(trace)
         else:
             spare.append(trace)
-    return [*with_stall, *without, *spare][:count]
+    return [*stalled, *without, *spare][:count]
 
 
 def draw(machine: Machine, producers: int, bounds: Bounds, rng: np.random.Generator) -> Program:

@@ -11,6 +11,7 @@ import numpy as np
 from ..sim.files import write_whole
 from .calibrated import Calibrated
 from .compare import Comparison, Summary, summarise
+from .near_knee import excess_by_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +71,9 @@ class Validation:
         replay = asdict(self.summary) | {"drift_pct": self.drift_pct, "not_measured": self.not_measured}
         return {
             "calibration": self.calibrated.as_dict(),
-            "replay": replay | {"by_schedule": self.by_schedule()} | self.details,
+            "replay": replay
+            | {"by_schedule": self.by_schedule(), "without_stall_by_size": self.by_size()}
+            | self.details,
         } | ({"again": [run.as_dict() for run in self.again]} if self.again else {})
 
     def by_schedule(self) -> list[dict[str, Any]]:
@@ -90,6 +93,10 @@ class Validation:
                 | {"wait_median_abs_error_pct": float(np.median(wait)) if wait else None}
             )
         return found
+
+    def by_size(self) -> list[dict[str, Any]]:
+        """How much longer than T_iss0 stores with no stall simulated took, by their size in knees."""
+        return excess_by_size(self.comparisons, self.calibrated)
 
     def ops(self) -> pd.DataFrame:
         """The joined op tables of all Programs, numbered by `program`."""

@@ -4,9 +4,12 @@ Everything that numba compiles stands in this file, so that a cache on disk can 
 State is kept in structured arrays, one record a lane, group, SM, port, counter or granule. Read `_lane_turn` beside
 `engine_simpy.Lane`: the steps have the same names.
 
-Two shortcuts make it fast without changing a number:
+Three shortcuts make it fast without changing a number:
 - A first come, first served port needs no queue: its next start is known as soon as a granule reaches it.
-- Events of one port are in order already, so only the first of them stands in the event heap.
+- Events of one port are in order already, so only the first of them stands in the event queue.
+- Only events before a horizon stand in a heap, a few at a time. Later ones wait unsorted in a wheel of buckets, by time
+  modulo its round (Varghese and Lauck, Hashed and hierarchical timing wheels, SOSP 1987), until the horizon comes to
+  theirs. Buckets become narrower or wider with the rate of events (as in Brown's calendar queues, CACM 31(10), 1988).
 
 The engine comes back to Python every `EVENTS_AT_A_TIME` events, so that Ctrl-C is heard and progress told, and whenever
 there are few granules left, to make room for more. It goes on where it was.
@@ -60,12 +63,29 @@ TAKEN, AHEAD_LIMIT, GUARDED, EXHAUSTED = range(4)
 CAUSE_SLOT, CAUSE_ISSUE, CAUSE_WINDOW, CAUSE_TASK = (p.CAUSES.index(c) for c in ("slot", "issue", "window", "task"))
 
 # Named indices into the array of scalars.
-HEAP_SIZE, EVENTS, PAUSE_AT, TICKETS, FREE_GRANULE, N_FREE, OP_RECORDS, LANES_END, ARRIVED = range(9)
-N_SCALARS = 9
+(
+    HEAP_SIZE,
+    WHEEL_SIZE,
+    HORIZON,
+    WIDTH,
+    BUCKETS_PASSED,
+    EVENTS_BEFORE,
+    EVENTS,
+    PAUSE_AT,
+    TICKETS,
+    FREE_GRANULE,
+    N_FREE,
+    OP_RECORDS,
+    LANES_END,
+    ARRIVED,
+) = range(14)
+N_SCALARS = 14
 
 NONE = -1
 
 HEAP = np.dtype([("time", "i8"), ("key", "i8"), ("item", "i8")])
+PLACE = np.dtype([("time", "i8"), ("key", "i8"), ("item", "i8"), ("next", "i8")])
+"""An event in the wheel. A lane, a port and a granule have at most one event to come each, and so a place of their own."""
 LANE_STATE = np.dtype(
     [
         ("resume", "i4"),
@@ -89,6 +109,7 @@ LANE_STATE = np.dtype(
         ("granule", "i8"),
         ("round", "i8"),
         ("issued", "i8"),
+        ("issued_ps", "i8"),
         ("issue", "i8"),
         ("since", "i8"),
         ("mark", "i8"),
@@ -166,6 +187,9 @@ _compiled = cached_njit(error_model="numpy", forceinline=True, _nrt=False)
 `_nrt` on, the engine is thirty times slower. Divisors are rates and sizes that have been checked to be above 0."""
 
 FIRST_POOL = 1 << 14
+FIRST_WIDTH, MOST_WIDTH = 8, 40  # of a bucket: 2^8 ps, 2^40 ps
+LEAST_BUCKETS, MOST_BUCKETS = 1 << 6, 1 << 12  # about as many as lanes; what a first-level cache holds
+LEAST_EVENTS, MOST_EVENTS = 1, 8  # by bucket: so few that the heap stays flat, enough to pass few empty ones
 GUARD_WATCHERS = 4  # a group waits for at most two guards of each of two queues
 FAR = 2**62
 
@@ -208,6 +232,8 @@ class State(NamedTuple):
     watchers: Any
     granules: Any
     heap: Any
+    wheel: Any
+    places: Any
     scalars: Any
     queue_heads: Any
     next_taken: Any
@@ -255,7 +281,7 @@ def run(
         _reserve(program, fabric),
     )  # fmt: skip
     scalars = state.scalars
-    while scalars[HEAP_SIZE] > 0:
+    while scalars[HEAP_SIZE] + scalars[WHEEL_SIZE] > 0:
         while scalars[N_FREE] < settings.reserve:
             state = _with_more_granules(state)
         scalars[PAUSE_AT] = scalars[EVENTS] + EVENTS_AT_A_TIME
@@ -276,11 +302,12 @@ def _with_more_granules(state: State) -> State:
     """The same state with room for twice as many granules in flight."""
     old = len(state.granules)
     granules, heap = np.zeros(2 * old, GRANULE), np.zeros(len(state.heap) + old, HEAP)
-    granules[:old], heap[: len(state.heap)] = state.granules, state.heap
+    places = np.zeros(len(state.places) + old, PLACE)
+    granules[:old], heap[: len(state.heap)], places[: len(state.places)] = state.granules, state.heap, state.places
     granules["next"][old:] = [*range(old + 1, 2 * old), state.scalars[FREE_GRANULE]]
     state.scalars[FREE_GRANULE] = old
     state.scalars[N_FREE] += old
-    return state._replace(granules=granules, heap=heap)
+    return state._replace(granules=granules, heap=heap, places=places)
 
 
 def _routes(fabric: Fabric) -> tuple[Array, Array]:
@@ -309,6 +336,7 @@ def _initial_state(program: Program, fabric: Fabric, layout: Layout, full: bool,
     first_turns["key"] = (LANE_CLASS << CLASS_SHIFT) | first_turns["item"]
     scalars = np.zeros(N_SCALARS, np.int64)
     scalars[HEAP_SIZE], scalars[N_FREE] = n_lanes, pool
+    scalars[HORIZON], scalars[WIDTH] = int(program.lanes["start_ps"].max(initial=0)) + 1, FIRST_WIDTH
     sms = blank(len(layout.sm_gpu), SM_STATE, "holder", "head", "tail", "room_waiter", "stalled_since")
     sms["room"] = fabric.capacity_sm[layout.sm_gpu]
     gpus = blank(fabric.n_gpus, GPU_STATE, "head", "tail")
@@ -333,6 +361,8 @@ def _initial_state(program: Program, fabric: Fabric, layout: Layout, full: bool,
         watchers=blank(n_lanes + GUARD_WATCHERS * n_groups, WATCHER, "counter"),
         granules=granules,
         heap=heap,
+        wheel=np.full(min(MOST_BUCKETS, max(LEAST_BUCKETS, 1 << n_lanes.bit_length())), NONE, np.int32),
+        places=np.zeros(n_lanes + fabric.n_ports + pool, PLACE),
         scalars=scalars,
         queue_heads=program.queues["first"].astype(np.int64),
         next_taken=np.full(len(program.tasks), NONE, np.int64),
@@ -379,7 +409,11 @@ def _outcome(state: State, stages: Array) -> Outcome:
 def _run(tables, state, settings):
     """Go on until the end, until `PAUSE_AT`, or until granules become scarce."""
     heap, scalars = state.heap, state.scalars
-    while scalars[HEAP_SIZE] > 0 and scalars[EVENTS] < scalars[PAUSE_AT] and scalars[N_FREE] >= settings.reserve:
+    while scalars[EVENTS] < scalars[PAUSE_AT] and scalars[N_FREE] >= settings.reserve:
+        if scalars[HEAP_SIZE] == 0:
+            if scalars[WHEEL_SIZE] == 0:
+                return
+            _turn_wheel(state)
         now, item = heap[0].time, heap[0].item
         event_class = heap[0].key >> CLASS_SHIFT
         _remove_first(heap, scalars)
@@ -396,19 +430,40 @@ def _run(tables, state, settings):
             _lane_turn(tables, state, settings, item, now)
 
 
-# --- the event heap --------------------------------------------------------------------------------------------------
+# --- the event queue -------------------------------------------------------------------------------------------------
 
 
 @_compiled
-def _push(heap, scalars, time, event_class, number, item):
+def _push(state, time, event_class, number, item):
+    """Add an event, to the heap if it comes before the horizon, else to the wheel."""
+    scalars = state.scalars
     key = (event_class << CLASS_SHIFT) | number
+    if time < scalars[HORIZON]:
+        _push_near(state.heap, scalars, time, key, item)
+        return
+    index = item
+    if event_class != LANE_CLASS:
+        index += len(state.lanes)
+        if event_class != PORT_CLASS:
+            index += len(state.ports)
+    place = state.places[index]
+    place.time = time
+    place.key = key
+    place.item = item
+    _hang(state, index)
+    scalars[WHEEL_SIZE] += 1
+
+
+@_compiled
+def _push_near(heap, scalars, time, key, item):
+    """Columns are copied one by one: whole rows, which a processor reads wider than they were written, made it wait."""
     at = scalars[HEAP_SIZE]
     scalars[HEAP_SIZE] = at + 1
     while at > 0:
         up = (at - 1) >> 1
         if heap[up].time < time or (heap[up].time == time and heap[up].key < key):
             break
-        heap[at] = heap[up]
+        heap[at].time, heap[at].key, heap[at].item = heap[up].time, heap[up].key, heap[up].item
         at = up
     heap[at].time = time
     heap[at].key = key
@@ -433,7 +488,7 @@ def _remove_first(heap, scalars):
             child = right
         if time < heap[child].time or (time == heap[child].time and key < heap[child].key):
             break
-        heap[at] = heap[child]
+        heap[at].time, heap[at].key, heap[at].item = heap[child].time, heap[child].key, heap[child].item
         at = child
     heap[at].time = time
     heap[at].key = key
@@ -441,11 +496,81 @@ def _remove_first(heap, scalars):
 
 
 @_compiled
+def _hang(state, index):
+    """Put a place into the bucket of its time."""
+    bucket = (state.places[index].time >> state.scalars[WIDTH]) & (len(state.wheel) - 1)
+    state.places[index].next = state.wheel[bucket]
+    state.wheel[bucket] = index
+
+
+@_compiled
+def _turn_wheel(state):
+    """Move the horizon on, bucket by bucket, until the heap, which is empty, gets an event."""
+    scalars, wheel, places = state.scalars, state.wheel, state.places
+    while scalars[HEAP_SIZE] == 0:
+        _fit_width(state)
+        number = scalars[HORIZON] >> scalars[WIDTH]
+        horizon = (number + 1) << scalars[WIDTH]
+        scalars[HORIZON] = horizon
+        scalars[BUCKETS_PASSED] += 1
+        bucket = number & (len(wheel) - 1)
+        index = wheel[bucket]
+        wheel[bucket] = NONE
+        while index != NONE:
+            following = places[index].next
+            if places[index].time < horizon:
+                _push_near(state.heap, scalars, places[index].time, places[index].key, places[index].item)
+                scalars[WHEEL_SIZE] -= 1
+            else:  # of a later round
+                places[index].next = wheel[bucket]
+                wheel[bucket] = index
+            index = following
+
+
+@_compiled
+def _fit_width(state):
+    """Halve the width of buckets once they held too many events for one round, double it after a round with too few."""
+    scalars, n_buckets = state.scalars, len(state.wheel)
+    events = scalars[EVENTS] - scalars[EVENTS_BEFORE]
+    change = 0
+    if events > MOST_EVENTS * n_buckets:
+        change = -1
+    elif scalars[BUCKETS_PASSED] < n_buckets:
+        return
+    elif events < LEAST_EVENTS * n_buckets:
+        change = 1
+    scalars[EVENTS_BEFORE] = scalars[EVENTS]
+    scalars[BUCKETS_PASSED] = 0
+    if change != 0 and 0 <= scalars[WIDTH] + change <= MOST_WIDTH:
+        _change_width(state, change)
+
+
+@_compiled
+def _change_width(state, change):
+    """Take all places off the wheel, and hang them up by the new width."""
+    wheel, places = state.wheel, state.places
+    chain = NONE
+    for bucket in range(len(wheel)):
+        index = wheel[bucket]
+        wheel[bucket] = NONE
+        while index != NONE:
+            following = places[index].next
+            places[index].next = chain
+            chain = index
+            index = following
+    state.scalars[WIDTH] += change
+    while chain != NONE:
+        following = places[chain].next
+        _hang(state, chain)
+        chain = following
+
+
+@_compiled
 def _turn(state, lane, time):
     """Give a lane its next turn at `time`, unless it has one coming already."""
     if not state.lanes[lane].woken:
         state.lanes[lane].woken = 1
-        _push(state.heap, state.scalars, time, LANE_CLASS, lane, lane)
+        _push(state, time, LANE_CLASS, lane, lane)
 
 
 # --- a lane ----------------------------------------------------------------------------------------------------------
@@ -489,6 +614,7 @@ def _lane_turn(tables, state, settings, number, now):
                 lane.share = 0
                 lane.round = 0
                 lane.issued = 0
+                lane.issued_ps = 0
             elif kind == p.LOAD:
                 lane.resume = LOAD_NOW
                 if lane.tokens == 0:
@@ -507,6 +633,7 @@ def _lane_turn(tables, state, settings, number, now):
                 else:
                     lane.resume = NEXT_GRANULE
                     lane.issued = 0
+                    lane.issued_ps = 0
             elif kind == p.WAIT:
                 lane.resume = OP_DONE
                 if state.counters[op.counter].value < op.count:
@@ -559,7 +686,9 @@ def _lane_turn(tables, state, settings, number, now):
                 continue
             lane.resume = HAS_PORT
             lane.waiting = 0
-            if sm.holder == NONE:
+            if sm.holder == number:  # kept, see ISSUED
+                pass
+            elif sm.holder == NONE:
                 sm.holder = number
             else:
                 lane.waiting = 1
@@ -630,12 +759,14 @@ def _lane_turn(tables, state, settings, number, now):
                 return
 
         elif resume == ISSUED:
-            following = sm.head
-            sm.holder = following
-            if following != NONE:
-                sm.head = state.lanes[following].next
-                _turn(state, following, now)
             op = tables.ops[lane.op]
+            keeps_port = p.WITH_NEXT if lane.issued == op.bytes else p.UNDIVIDED
+            if op.kind != p.STORE or not op.flags & keeps_port:
+                following = sm.head
+                sm.holder = following
+                if following != NONE:
+                    sm.head = state.lanes[following].next
+                    _turn(state, following, now)
             if op.kind == p.STORE:
                 totals.stored_bytes += lane.granule
             if lane.at_home and lane.last_of_share and op.counter != NONE:
@@ -803,10 +934,13 @@ def _deals_over_several(tables, row_number, gpu):
 def _issue_share(op, lane, signal_bytes):
     """Part of the op's issue time that falls on the granule in hand; the parts add up to the whole exactly."""
     total = signal_bytes if op.kind == p.SIGNAL else op.bytes
-    whole, rest = op.duration_ps // total, op.duration_ps % total
-    before = whole * lane.issued + rest * lane.issued // total
+    before = lane.issued_ps
     lane.issued += lane.granule
-    return whole * lane.issued + rest * lane.issued // total - before
+    lane.issued_ps = op.duration_ps
+    if lane.issued < total:
+        whole, rest = op.duration_ps // total, op.duration_ps % total
+        lane.issued_ps = whole * lane.issued + rest * lane.issued // total
+    return lane.issued_ps - before
 
 
 @_compiled
@@ -991,7 +1125,7 @@ def _granules_are_scarce(state, settings, number, now):
     """Break a lane's turn off where it is, so that `run` can make room. Nothing else happens before it goes on."""
     if state.scalars[N_FREE] >= settings.reserve:
         return False
-    _push(state.heap, state.scalars, now, RESUMED_CLASS, number, number)
+    _push(state, now, RESUMED_CLASS, number, number)
     return True
 
 
@@ -1112,7 +1246,7 @@ def _send_request(tables, state, index):
     granule = state.granules[index]
     arrival = granule.finish + tables.latency[granule.source, granule.to]
     granule.event = REQUEST_ARRIVES
-    _push(state.heap, state.scalars, arrival, GRANULE_CLASS, granule.ticket, index)
+    _push(state, arrival, GRANULE_CLASS, granule.ticket, index)
 
 
 @_compiled
@@ -1177,7 +1311,7 @@ def _reply_drained(tables, state, settings, index):
         _record_granule(state, granule, granule.source, granule.to, granule.finish, visible)
     if granule.last:
         granule.event = VISIBLE
-        _push(state.heap, state.scalars, visible, GRANULE_CLASS, granule.ticket, index)
+        _push(state, visible, GRANULE_CLASS, granule.ticket, index)
     else:
         _free_granule(state, index)
 
@@ -1246,7 +1380,7 @@ def _pass_port(tables, state, settings, index, number, start):
     if settings.fair and egress:
         port.busy = 1
         port.served = REPLY if granule.kind == REPLY else STORED
-        _push(state.heap, state.scalars, granule.finish, PORT_CLASS, number, number)
+        _push(state, granule.finish, PORT_CLASS, number, number)
 
     if granule.kind == REQUEST:
         _send_request(tables, state, index)
@@ -1300,7 +1434,7 @@ def _schedule_at_port(state, index, number, time, event_class):
     granule.next = NONE
     if port.head == NONE:
         port.head = index
-        _push(state.heap, state.scalars, time, event_class, granule.ticket, index)
+        _push(state, time, event_class, granule.ticket, index)
     else:
         state.granules[port.tail].next = index
     port.tail = index
@@ -1316,7 +1450,7 @@ def _leave_port(state, index, event_class):
     granule.next = NONE
     if following != NONE:
         waiting = state.granules[following]
-        _push(state.heap, state.scalars, waiting.time, event_class, waiting.ticket, following)
+        _push(state, waiting.time, event_class, waiting.ticket, following)
 
 
 @_compiled
@@ -1337,7 +1471,7 @@ def _drained(tables, state, settings, index, now):
             _free_granule(state, granule.parent)
     if granule.counter != NONE:
         granule.event = VISIBLE
-        _push(state.heap, state.scalars, visible, GRANULE_CLASS, granule.ticket, index)
+        _push(state, visible, GRANULE_CLASS, granule.ticket, index)
     else:
         _free_granule(state, index)
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from .program import Program
     from .topology import Fabric
 
+Cut = tuple[int, list[int], bool, int]
+"""A granule of a store: bytes, receivers, whether it is the last of its share, and bytes issued before."""
+
 NONE = -1
 STEPS_AT_A_TIME = 10_000  # of SimPy's events; some tenths of a second
 
@@ -49,6 +52,7 @@ class Lane:
         self.window = simpy.Container(model.env, init=int(row["window"]))
         self.begun = self.finished = 0
         self.waits_for_task: simpy.Event | None = None
+        self.port: Any = None  # a request for the issue port that the lane keeps for its next op
         self.totals = model.lane_totals[number]
         self.stall = self.wait = 0
         self.cause = NONE
@@ -141,8 +145,10 @@ class Lane:
         if kind == p.COMPUTE:
             yield from self.spend(int(op["duration_ps"]))
         elif kind == p.STORE:
-            for granule in self._granules(op):
-                yield from self._issue(number, op, *granule)
+            granules = self._granules(op)
+            parts = [granules] * bool(granules) if op["flags"] & p.UNDIVIDED else [[each] for each in granules]
+            for part in parts:
+                yield from self._issue(number, op, part, bool(op["flags"] & p.WITH_NEXT) and part is parts[-1])
         elif kind == p.LOAD:
             yield from self.wait_for(self.window.get(1), CAUSE["window"])
             self._load(number, op)
@@ -151,7 +157,7 @@ class Lane:
             self.model.counters[counter].bump(count)
         elif kind == p.SIGNAL:
             home, size = self.model.counters[counter].home, self.model.fabric.signal_bytes
-            yield from self._issue(number, op, size, [home], True, 0)
+            yield from self._issue(number, op, [(size, [home], True, 0)], keep=False)
         elif kind == p.WAIT:
             target = self.model.counters[counter]
             if target.value < count:
@@ -161,11 +167,11 @@ class Lane:
         else:
             self.group.slots[counter].put(count)
 
-    def _granules(self, op: Any) -> list[tuple[int, list[int], bool, int]]:
+    def _granules(self, op: Any) -> list[Cut]:
         """How a store is cut: (bytes, receivers, last of its share, bytes issued before), in order of issue."""
         row, most = self.model.program.destinations[op["target"]], self.model.fabric.granule_bytes
         shares = self.model.program.shares[row["first"] : row["first"] + row["n_shares"]].tolist()
-        cut: list[tuple[int, list[int], bool, int]] = []
+        cut: list[Cut] = []
         issued = 0
         if row["replicate"]:
             receivers = [gpu for gpu, _ in shares]
@@ -183,29 +189,43 @@ class Lane:
             dealt += most
         return cut
 
-    def _issue(self, number: int, op: Any, size: int, receivers: list[int], last: bool, issued: int) -> Steps:
-        """One granule: issue port, room in the SM's stage, room in the GPU's stage. From then on it drains.
+    def _issue(self, number: int, op: Any, granules: list[Cut], keep: bool) -> Steps:
+        """Granules, one after the other, for which the lane has the issue port of its SM, and then may `keep` it."""
+        port, self.port = self.port or self.sm.port.request(), None
+        yield from self._wait_for_port(port)
+        for granule in granules[:-1]:
+            yield from self._issue_one(number, op, *granule)
+            self._issued(op, *granule)
+        yield from self._issue_one(number, op, *granules[-1])
+        if keep:
+            self.port = port
+        else:
+            self.sm.port.release(port)
+        self._issued(op, *granules[-1])
+
+    def _issue_one(self, number: int, op: Any, size: int, receivers: list[int], last: bool, issued: int) -> Steps:
+        """One granule: room in the SM's stage, room in the GPU's stage. From then on it drains.
 
         The granule is issued while it waits for room, so only what the waiting takes beyond the issue time is stall.
         """
         sm, stage = self.sm, self.model.stages[self.gpu]
-        with sm.port.request() as port:
-            yield from self._wait_for_port(port)
-            start, issue = self.now, _issue_share(op, size, issued)
-            remote = [gpu for gpu in receivers if gpu != self.gpu]
-            if remote:
-                yield from self._wait_for_room(sm.stage.room.get(size), start + issue)
-                yield from self._wait_for_room(stage.room.get(size), start + issue)
-                stall = max(0, self.now - start - issue)
-                sm.end_stall(stall)
-                self.stall += stall
-                self.totals["stall_ps"] += stall
-                sm.stage.admit(size)
-                stage.admit(size)
-                self._send(number, op, size, remote, last)
-            self.totals["busy_ps"] += issue
-            if self.now < start + issue:
-                yield from self.turn(At(self.env, self.key, start + issue - self.now))
+        start, issue = self.now, _issue_share(op, size, issued)
+        remote = [gpu for gpu in receivers if gpu != self.gpu]
+        if remote:
+            yield from self._wait_for_room(sm.stage.room.get(size), start + issue)
+            yield from self._wait_for_room(stage.room.get(size), start + issue)
+            stall = max(0, self.now - start - issue)
+            sm.end_stall(stall)
+            self.stall += stall
+            self.totals["stall_ps"] += stall
+            sm.stage.admit(size)
+            stage.admit(size)
+            self._send(number, op, size, remote, last)
+        self.totals["busy_ps"] += issue
+        if self.now < start + issue:
+            yield from self.turn(At(self.env, self.key, start + issue - self.now))
+
+    def _issued(self, op: Any, size: int, receivers: list[int], last: bool, issued: int) -> None:
         if op["kind"] == p.STORE:
             self.totals["stored_bytes"] += size
         if self.gpu in receivers and last and op["counter"] != p.NO_COUNTER:

@@ -19,7 +19,8 @@ Meaning of the columns of an op, by kind (an unused column is 0, or -1 for `coun
     COMPUTE  duration_ps
     STORE    target = destinations row, bytes = all bytes issued, duration_ps = issue time without backpressure,
              counter + stride * gpu is bumped once for each GPU reached, when its last byte is visible there;
-             flags & REDUCE: the receiver adds instead of overwriting
+             flags & REDUCE: the receiver adds instead of overwriting; flags & UNDIVIDED: no other lane of the SM issues
+             between its granules; flags & WITH_NEXT: nor between it and the next op of the run, a STORE too
     LOAD     target = owner GPU, bytes, counter is bumped once when the last byte has arrived
     SIGNAL   counter, count, duration_ps = cost of the release; towards another GPU it travels as a small store behind
              the lane's earlier stores to that GPU
@@ -52,6 +53,10 @@ KIND_NAMES = ("compute", "store", "load", "signal", "wait", "acquire", "release"
 
 REDUCE = 1
 """Flag of a STORE: the receiver adds."""
+UNDIVIDED = 2
+"""Flag of a STORE: the lane keeps the issue port from its first granule to its last."""
+WITH_NEXT = 4
+"""Flag of a STORE: when it is issued, the lane keeps the issue port for its next op, which is a STORE."""
 
 NO_COUNTER = -1
 NO_QUEUE = -1

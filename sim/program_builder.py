@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -127,14 +128,14 @@ class ProgramBuilder:
         n_block: ArrayLike = -1,
     ) -> int:
         """Tasks of one phase. `guards` is up to two pairs (counter, count), each a scalar or an array by task."""
-        padded = [*guards, *[(p.NO_COUNTER, 0)] * (2 - len(guards))]
-        size = np.broadcast(first_run, n_runs, expert, m_block, n_block, *(v for pair in guards for v in pair)).size
+        counters, counts = zip(*guards, *[(p.NO_COUNTER, 0)] * (2 - len(guards)), strict=True)
+        size = np.broadcast(first_run, n_runs, expert, m_block, n_block, *counters, *counts).size
         return self._append(
             "tasks",
             first_run=first_run,
             n_runs=n_runs,
-            guard_counter=np.stack([np.broadcast_to(c, size) for c, _ in padded], axis=1),
-            guard_count=np.stack([np.broadcast_to(n, size) for _, n in padded], axis=1),
+            guard_counter=_side_by_side(counters, size),
+            guard_count=_side_by_side(counts, size),
             phase=self._phases.setdefault(phase, len(self._phases)),
             expert=expert,
             m_block=m_block,
@@ -194,7 +195,7 @@ class ProgramBuilder:
         )
 
         def by_lane(name: str) -> Any:
-            return np.stack([np.broadcast_to(getattr(seat, name), n_groups) for seat in seats], axis=1).ravel()
+            return _side_by_side([getattr(seat, name) for seat in seats], n_groups).ravel()
 
         roles = [self._roles.setdefault(seat.role, len(self._roles)) for seat in seats]
         self._append(
@@ -213,19 +214,21 @@ class ProgramBuilder:
 
     def build(self, **meta: Any) -> Program:
         """The checked Program; `meta` is kept with it. Raises `ProgramError`."""
-        tables = {
-            name: np.concatenate(chunks) if chunks else np.zeros(0, dtype=p._DTYPES[name])
-            for name, chunks in self._chunks.items()
-        }
+        tables = {name: _joined(chunks, p._DTYPES[name]) for name, chunks in self._chunks.items()}
         return Program(self.n_gpus, **tables, roles=tuple(self._roles), phases=tuple(self._phases), meta=meta)
 
     def _append(self, table: str, **columns: ArrayLike) -> int:
         dtype = p._DTYPES[table]
-        arrays = {name: np.asarray(column) for name, column in columns.items()}
-        inner = {name: len(dtype[name].shape) for name in arrays}
-        rows = np.zeros(
-            np.broadcast_shapes((1,), *(a.shape[: a.ndim - inner[name]] for name, a in arrays.items())), dtype=dtype
-        )
+        single = {name: column for name, column in columns.items() if type(column) is int}
+        arrays = {name: np.asarray(column) for name, column in columns.items() if name not in single}
+        shapes = {a.shape[: a.ndim - len(dtype[name].shape)] for name, a in arrays.items()}
+        rows = np.zeros(np.broadcast_shapes((1,), *shapes), dtype=dtype)
+        for name, number in single.items():
+            least, most = _limits(dtype[name].base)
+            if not least <= number <= most:
+                raise ProgramError(_out_of_range(number, dtype[name].base, f"{table}.{name}"))
+            if number:
+                rows[name] = number
         for name, column in arrays.items():
             rows[name] = _checked(column, dtype[name].base, f"{table}.{name}")
         first = self._sizes[table]
@@ -234,13 +237,37 @@ class ProgramBuilder:
         return first
 
 
+def _side_by_side(columns: Sequence[ArrayLike], size: int) -> Any:
+    """Scalars and arrays of one dimension as the columns of a table. [size, columns]"""
+    if all(type(column) is int for column in columns):
+        return np.broadcast_to(columns, (size, len(columns)))
+    return np.stack([np.broadcast_to(column, size) for column in columns], axis=1)
+
+
+@cache
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    limits = np.iinfo(dtype)
+    return limits.min, limits.max
+
+
 def _checked(values: Any, dtype: np.dtype[Any], column: str) -> Any:
     """`values`, which must be whole numbers that the column can hold: NumPy would wrap or truncate them in silence."""
-    limits = np.iinfo(dtype)
     if values.size:
         if values.dtype.kind not in "iub" and not (values == np.floor(values)).all():
             raise ProgramError(f"{column}: {values.ravel()[np.argmax(values != np.floor(values))]} is no whole number")
-        if values.min() < limits.min or values.max() > limits.max:
-            worst = values.max() if values.max() > limits.max else values.min()
-            raise ProgramError(f"{column}: {worst} is out of range (allowed: {limits.min} to {limits.max})")
+        (least, most), allowed = (values.min(), values.max()), _limits(dtype)
+        if least < allowed[0] or most > allowed[1]:
+            raise ProgramError(_out_of_range(most if most > allowed[1] else least, dtype, column))
     return values
+
+
+def _out_of_range(value: Any, dtype: np.dtype[Any], column: str) -> str:
+    least, most = _limits(dtype)
+    return f"{column}: {value} is out of range (allowed: {least} to {most})"
+
+
+def _joined(chunks: list[Any], dtype: np.dtype[Any]) -> Any:
+    """The rows of all chunks, copied as bytes: NumPy would compare the columns of each chunk with those of the next."""
+    if not chunks:
+        return np.zeros(0, dtype=dtype)
+    return np.concatenate([chunk.view(f"V{dtype.itemsize}") for chunk in chunks]).view(dtype)

@@ -48,7 +48,8 @@ def _distinct(*columns: Index) -> list[Index]:
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column, size in zip(columns, sizes, strict=True):
         key = key * size + column
-    key = np.unique(key)
+    key.sort()
+    key = key[np.append(True, key[1:] != key[:-1])] if len(key) else key
     distinct = []
     for size in reversed(sizes):
         key, column = np.divmod(key, size)
@@ -93,7 +94,7 @@ def _check_ops(program: Program) -> None:
     counted = signal | (kind == p.WAIT)
     slot = (kind == p.ACQUIRE) | (kind == p.RELEASE)
     _refuse(kind >= len(p.KIND_NAMES), "ops", "unknown kind", kind)
-    _refuse(ops["flags"] & ~np.uint8(p.REDUCE) > 0, "ops", "unknown flags", ops["flags"])
+    _refuse(ops["flags"] & ~np.uint8(p.REDUCE | p.UNDIVIDED | p.WITH_NEXT) > 0, "ops", "unknown flags", ops["flags"])
     _refuse(ops["duration_ps"] < 0, "ops", "negative duration", ops["duration_ps"])
     _refuse(
         store & _outside(ops["target"], len(program.destinations)), "ops", "no such destinations row", ops["target"]
@@ -106,8 +107,25 @@ def _check_ops(program: Program) -> None:
     _refuse((kind == p.WAIT) & (ops["count"] < 0), "ops", "count must be 0 or more", ops["count"])
     has_counter = (store | load) & (ops["counter"] != p.NO_COUNTER)
     _refuse(has_counter & (ops["counter"] < 0), "ops", "no such counter", ops["counter"])
+    _check_kept_ports(program, store & (ops["bytes"] > 0))
     _check_store_bytes(program, store)
     _check_store_counters(program, store & has_counter)
+
+
+def _check_kept_ports(program: Program, issues: Any) -> None:
+    """A STORE that keeps the issue port must be followed by one that has something to issue: else nobody gives it back."""
+    kept = program.ops["flags"] & p.WITH_NEXT > 0
+    followed = np.append(issues[1:], False)
+    _refuse(
+        kept & ~(issues & followed), "ops", "WITH_NEXT needs bytes, and a STORE with bytes next", program.ops["flags"]
+    )
+    last = program.runs["first_op"] + program.runs["n_ops"] - 1
+    ends = (
+        (program.runs["n_ops"] > 0) & kept[np.clip(last, 0, max(0, len(kept) - 1))]
+        if len(kept)
+        else np.zeros(0, dtype=bool)
+    )
+    _refuse(ends, "runs", "ends with an op that goes WITH_NEXT, last op", last)
 
 
 def _check_store_bytes(program: Program, store: Mask) -> None:

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 def op_repeats(program: Program) -> Table:
     """How often each row of `ops` is executed, if every task in a queue is run once. int64 [n_ops]."""
-    in_runs = np.zeros(len(program.runs), dtype=np.int64)
     _, index = expand(program.queues["first"], program.queues["n_tasks"])
     task = program.queue_tasks[index]
     _, run = expand(program.tasks["first_run"][task], program.tasks["n_runs"][task])
-    np.add.at(in_runs, run, 1)
-    owner, op = expand(program.runs["first_op"], program.runs["n_ops"])
-    repeats = np.zeros(len(program.ops), dtype=np.int64)
-    np.add.at(repeats, op, in_runs[owner])
-    return repeats
+    in_runs = np.bincount(run, minlength=len(program.runs))
+    first, n_ops = program.runs["first_op"], program.runs["n_ops"].astype(np.int64)
+    change = np.zeros(len(program.ops) + 1, dtype=np.int64)  # from one op to the next
+    np.add.at(change, first[n_ops > 0], in_runs[n_ops > 0])
+    np.subtract.at(change, (first + n_ops)[n_ops > 0], in_runs[n_ops > 0])
+    return np.cumsum(change[:-1])
 
 
 def describe(program: Program) -> str:

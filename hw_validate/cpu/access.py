@@ -1,30 +1,25 @@
 """How long a core needs for what the law of the X-Stage does not tell: loads, stores into its cache, and noting a store.
 
 Measured as ops of a Program on a core, each after a pause, since that is how they are used, and in quiet runs alone, told by
-their small bursts like those of a replay. What noting a store costs is how much longer than T_iss0 small isolated stores
-take in that loop.
+their small bursts like those of a replay. What ops cost, and noting a store, is measured first (`bookkeeping`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...sim import program as p
-from ...sim.machine import Machine
+from ...sim.calibrate import BurstTimes
 from ...sim.program_builder import ProgramBuilder, Seat
 from . import lane
 from .bench import Bench
-from .microbenchmark import PACE_LIMIT, usual_pace_ns
+from .bookkeeping import measure_op_costs, quiet_runs
 from .onto_cores import AccessTime, AccessTimes, onto_cores
-from .small_bursts import pace_ns_of, small_bursts
 from .tables import CoreTables
 
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
-SMALL = (1024, 2048, 4096, 8192)
-"""Isolated stores of these sizes do not stall on any processor that was tried."""
 REPEATS, TIMES_EACH = 40, 4
 PAUSE_PS = 2_000_000
 MOST_RATE_GBS = 1000.0
@@ -32,20 +27,16 @@ MOST_RATE_GBS = 1000.0
 _NO_TIMES = AccessTimes(AccessTime(0, 1), AccessTime(0, 1))
 
 
-def measure_access(bench: Bench, machine: Machine) -> AccessTimes:
-    """Times of loads and own stores. Sets the cost of noting a store of `bench`, which is taken off them.
-
-    `machine` is the calibrated one: its T_iss0 is what small stores take without that cost.
-    """
-    took = _times_ticks(bench, "remote", SMALL)
-    issue = machine.issue_time_ps(np.array(SMALL, dtype=np.int64)) / 1000 * bench.clock.ticks_per_ns
-    bench.costs = replace(bench.costs, mapped_store_ticks=max(0.0, float(np.median(took - issue))))
-    return AccessTimes(load=_line(bench, "load"), own_store=_line(bench, "own"))
+def measure_access(bench: Bench, times: BurstTimes) -> AccessTimes:
+    """Times of loads and own stores, and costs of ops. `times` are those of the calibration."""
+    ops, beside_loads = (measure_op_costs(bench, times, loads) for loads in (False, True))
+    note_ticks = bench.clock.ticks_per_ns * ops.ps(1)["note"] / 1000
+    return AccessTimes(_line(bench, "load", note_ticks), _line(bench, "own", note_ticks), ops, beside_loads)
 
 
-def _line(bench: Bench, what: str) -> AccessTime:
-    """The straight line through the median times, by least squares; a negative start counts as none."""
-    ns = (_times_ticks(bench, what, SIZES) - bench.costs.mapped_store_ticks) / bench.clock.ticks_per_ns
+def _line(bench: Bench, what: str, note_ticks: float) -> AccessTime:
+    """The straight line through the median times less those of noting them, by least squares; a negative start is none."""
+    ns = (_times_ticks(bench, what, SIZES) - note_ticks) / bench.clock.ticks_per_ns
     size = np.array(SIZES, dtype=float)
     slope, start = np.polyfit(size, ns, 1)
     if start < 0:
@@ -54,15 +45,11 @@ def _line(bench: Bench, what: str) -> AccessTime:
 
 
 def _times_ticks(bench: Bench, what: str, sizes: tuple[int, ...]) -> Any:
-    """Median ticks of a load ("load"), or a store into the cache ("own") or past it ("remote"), of each size, [sizes]."""
+    """Median ticks of a load ("load") or a store into the cache ("own") of each size, [sizes]."""
     tables = CoreTables(onto_cores(_program(what, sizes), 1, _NO_TIMES), bench.clock)
     code = lane.OP_LOAD if what == "load" else lane.OP_STORE
-    prefix = small_bursts(bench)
-    runs = [bench.run_program(tables, prefix, drain_ns=1000.0) for _ in range(REPEATS)]
-    paces = [pace_ns_of(bench, run.prefix) for run in runs]
-    most = PACE_LIMIT * usual_pace_ns(paces)
     found = []
-    for run in (run for run, pace in zip(runs, paces, strict=True) if pace <= most):
+    for run in quiet_runs(bench, tables, REPEATS):
         chosen = run.records[tables.ops[run.records[:, 2], 0] == code]
         found.append((chosen[:, 4] - chosen[:, 5]).reshape(TIMES_EACH + 1, -1)[1:])  # the first of each size is cold
     return np.median(np.concatenate(found), axis=0)
@@ -77,7 +64,7 @@ def _program(what: str, sizes: tuple[int, ...]) -> Any:
         if what == "load":
             ops.append({"kind": p.LOAD, "target": 1, "bytes": size})
         else:
-            row = builder.destination({0 if what == "own" else 1: size})
+            row = builder.destination({0: size})
             ops.append({"kind": p.STORE, "target": row, "bytes": size})
     task = builder.tasks(builder.op_list(ops), 1)
     builder.groups(0, builder.plan(repeat=[builder.queue([task])]), [Seat("core", window=1)])

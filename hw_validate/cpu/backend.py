@@ -17,15 +17,15 @@ from ...sim.machine import Machine
 from ...sim.trace import Trace
 from ..calibrated import Calibrated
 from ..centre import centre
-from ..compare import AGREES_PCT
+from ..compare import AGREES_PCT, STALLED_SHARE
 from ..measuring import DisturbedError, Progress, silent
 from ..unseen import bounds_of, unseen_traces
 from .access import measure_access
 from .bench import Bench
 from .microbenchmark import FULL, LEAST_NS, PACE_LIMIT, QUICK, Measured, measure
-from .onto_cores import judged_ops
+from .onto_cores import AccessTimes, judged_ops
 from .replay import replay
-from .schedules import Drawn, schedule_traces
+from .schedules import Drawn, schedule_traces, stalled_share
 from .shared_stage import shared_stage
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class CpuBackend:
         self._plan = QUICK if quick else FULL
         self._before: BurstTimes | None = None
         self._paces_ns: tuple[float, float] | None = None
+        self._access: AccessTimes | None = None
 
     def calibrate(self, rng: np.random.Generator, progress: Progress = silent) -> Calibrated:
         """Parameters of this computer's stage. Raises `NoLawError` or `DisturbedError`."""
@@ -83,12 +84,14 @@ class CpuBackend:
         )
 
     def unseen(self, calibrated: Calibrated, count: int, rng: np.random.Generator) -> list[Trace]:
-        """`count` Programs: trains, and MegaMoE and attention schedules mapped onto the cores."""
+        """`count` Programs: trains, and MegaMoE and attention schedules mapped onto the cores. Half of all stall."""
         producers, machine = self.bench.producers, calibrated.machine
-        drawn = Drawn(machine, producers, measure_access(self.bench, machine))
+        self._access = measure_access(self.bench, calibrated.times)
+        drawn = Drawn(machine, producers, self._access)
         schedules = schedule_traces(drawn, round(count * (QUICK_SCHEDULES if self.quick else SCHEDULES)), rng)
-        bounds = bounds_of(calibrated.calibration.knee_bytes.value)
-        return [*unseen_traces(machine, producers, count - len(schedules), bounds, rng), *schedules]
+        bounds, trains = bounds_of(calibrated.calibration.knee_bytes.value), count - len(schedules)
+        stalled = sum(stalled_share(trace) > STALLED_SHARE for trace in schedules)
+        return [*unseen_traces(machine, producers, trains, bounds, rng, (count + 1) // 2 - stalled), *schedules]
 
     def simulated_ops(self, trace: Trace) -> pd.DataFrame:
         """The op table that a measured one is compared with."""
@@ -112,6 +115,12 @@ class CpuBackend:
             for i, table in zip(chosen, tables, strict=True):
                 found[i] = table
         return found
+
+    def replay_details(self) -> dict[str, Any]:
+        """`op_costs`: what ops of the schedules cost a core, by its lanes, in ns."""
+        if self._access is None:
+            return {}
+        return {"op_costs": self._access.ops.as_dict() | {"beside_loads": self._access.ops_beside_loads.as_dict()}}
 
     def drift_pct(self, rng: np.random.Generator) -> float | None:
         """Times some rounds of the calibration again: median |now / then - 1| over its configurations.

@@ -48,11 +48,10 @@ class StuckError(XstageError):
 
 @dataclass(frozen=True)
 class Costs:
-    """What measuring itself takes, in ticks. `mapped_store_ticks` is that of a store of no lines in `lane.run_core`."""
+    """What measuring itself takes, in ticks."""
 
     store_ticks: float
     overshoot_ticks: float
-    mapped_store_ticks: float = 0.0
 
 
 class Ran(NamedTuple):
@@ -163,9 +162,10 @@ class Bench:
 
             def run_core(state: State, words: Steps) -> Any:
                 return lane.run_core(
-                    i, tables.lanes_of_core[i], tables.ops, tables.pieces, tables.notices, tables.runs, tables.tasks,
-                    tables.queues, tables.queue_tasks, tables.steps, tables.groups, tables.lanes, state.lanes, state.groups,
-                    state.taken, state.address, tables.n_words, records[i], words.ctypes.data, count, buffer.address,
+                    i, tables.lanes_of_core[i], tables.ops, tables.costs, tables.pieces, tables.notices, tables.runs,
+                    tables.tasks, tables.queues, tables.queue_tasks, tables.steps, tables.groups, tables.lanes, state.lanes,
+                    state.groups, state.taken, state.address, tables.n_words, records[i], words.ctypes.data, count,
+                    buffer.address,
                     loaded, area, LOAD_AREA_BYTES, offsets, load_offsets, aligned, CACHED_BYTES, self.clock.ticks(drain_ns),
                     patience, self.clock.ticks(self.pause_ns),
                 )  # fmt: skip

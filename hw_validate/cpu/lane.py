@@ -22,6 +22,10 @@ time of its own, its clock. What needs the core (STORE, LOAD) moves the clock to
 it on by its duration, and a wait to when what it waited for happened. A lane whose clock lies ahead of the core's time is
 left alone until then. So the lanes of a core compute side by side and store one after the other, each in its turn, like
 those of an SM.
+
+Taking a task and doing an op cost the core some time, and lanes queue for it (`costs`, see `op_costs.py`). Clocks count it,
+whatever the core needed this time, and a store or load begins when it is over; so it is the same as in the simulation. A
+COMPUTE, or the duration of a SIGNAL, goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -41,12 +45,16 @@ DONE, ABORTED, TIMED_OUT = range(3)
 """What `run_lane` and `run_core` return."""
 
 # Ops of `run_core`: (code, a, b, c), and columns of its other arrays.
-OP_COMPUTE, OP_STORE, OP_LOAD, OP_SIGNAL, OP_REMOTE_SIGNAL, OP_WAIT, OP_ACQUIRE, OP_RELEASE = range(8)
-CLOCK, BEGUN, FINISHED, TASK, OP, OP_END, PAID, ENDED = range(8)
+OP_COMPUTE, OP_STORE, OP_LOAD, OP_SIGNAL, OP_REMOTE_SIGNAL, OP_WAIT, OP_ACQUIRE, OP_RELEASE, TAKE_TASK = range(9)
+N_COSTS = 9
+"""Things that have a cost: the ops, and taking a task."""
+CLOCK, BEGUN, FINISHED, TASK, OP, OP_END, PAID, ENDED, SINCE = range(9)
 STEP, VISITS, N_TAKEN, FINISH_TICK = range(4)
 STATE_COLUMNS = 16
 """A row of state fills two cache lines, so that cores do not pull each other's lanes away."""
 NOTHING_LEFT, NOT_YET = -1, -2
+BLOCKED, OVER = 1 << 61, 1 << 62
+"""When a lane is due that waits for something to change, or has ended."""
 WORDS_APART = 8
 """Counters, slots and cursors are words on cache lines of their own: the value, then when it was last added to (ticks).
 A counter has a word for each core, which alone writes it, and its value is their sum: a locked addition would make the core
@@ -416,16 +424,16 @@ def _store_dealt(first, count, pieces, left, stores, area_bytes, offsets, cached
 
 @_compiled
 def run_core(
-    me, mine, ops, pieces, notices, runs, tasks, queues, queue_tasks, steps, groups, lanes, lane_state, group_state,
-    taken, words, n_words, records, shared, n_cores, stores, loads, area_bytes, load_bytes, offsets, load_offsets, cached,
-    cached_size, drain_ticks, patience, late,
+    me, mine, ops, costs, pieces, notices, runs, tasks, queues, queue_tasks, steps, groups, lanes, lane_state,
+    group_state, taken, words, n_words, records, shared, n_cores, stores, loads, area_bytes, load_bytes, offsets,
+    load_offsets, cached, cached_size, drain_ticks, patience, late,
 ) -> Any:  # fmt: skip
     """Run the lanes `mine` of core `me` until they have ended, together with `n_cores - 1` other cores.
 
     Fills `records`, a row an op in the order in which they ended: (lane, task, op, start, end, when the core began it), in
-    ticks after the common start. `words` is the address of `n_words` words; `stores` and `loads` those of the areas of
-    `area_bytes` and `load_bytes`, with the places where to go on in `offsets` and `load_offsets`.
-    A notice of a store is given when `drain_ticks` have passed since the core's last store.
+    ticks after the common start. `words` is the address of `n_words` words and one for each core; `stores` and `loads`
+    those of the areas of `area_bytes` and `load_bytes`, with the places where to go on in `offsets` and `load_offsets`.
+    `costs` are ticks by op code. A notice of a store is given when `drain_ticks` have passed since the core's last store.
     Returns the outcome, the number of records, the ticks lost to whatever else ran on the core, and the lane that waited
     too long (-1: none, or the core itself for the others).
     """
@@ -435,7 +443,8 @@ def run_core(
     n_pending, n_records, lost, line_in_cache, last_store, brought, done = 0, 0, 0, 0, 0, 0, 0
     for table in (ops, pieces, runs, tasks, queues, steps, groups, lanes):
         brought += _bring(table)
-    for word in range(n_words):
+    taken[:] = 0
+    for word in range(n_words + n_cores):
         _add(words + 8 * WORDS_APART * word, 0)
     records[:] = 0
     for lane in mine:
@@ -445,22 +454,27 @@ def run_core(
     if outcome != DONE:
         return outcome, 0, 0, -1
     live = len(mine)
-    for lane in mine:
-        lane_state[lane, CLOCK] = start + lanes[lane, 2]
+    due = np.empty(live, dtype=np.int64)  # when to look at a lane again: all that an idle lane costs is a comparison
+    for i in range(live):
+        lane_state[mine[i], CLOCK] = due[i] = start + lanes[mine[i], 2]
+    awaited, needed = np.full(live, -1, dtype=np.int64), np.zeros(live, dtype=np.int64)  # the counter of a blocked WAIT
+    changes = words + 8 * WORDS_APART * n_words  # a word for each core: how often it changed what lanes may wait for
+    seen = 0
     now: Any = _ticks()
+    core_free = start
     give_up = now + patience
     while live > 0 or n_pending > 0:
         before = now
         now = _ticks()
         if now - before > late + done * (late // 4):
             lost += now - before
-        done = 0
+        done, changed = 0, 0
         if n_pending > 0 and (now > last_store + drain_ticks or now > pending[0, 1] + 10 * drain_ticks):
             _fence()
             now = _ticks()
             for i in range(n_pending):
                 _bump(words + 8 * WORDS_APART * (pending[i, 0] * n_cores + me), 1, now)
-            n_pending = 0
+            n_pending, changed = 0, 1
         if _load(shared + 8 * ABORT) != 0:
             return ABORTED, n_records, lost, -1
         if now > give_up:
@@ -468,88 +482,129 @@ def run_core(
             for lane in mine:
                 if lane_state[lane, ENDED] == 0:
                     return TIMED_OUT, n_records, lost, lane
-        for lane in mine:
+        value = 0
+        for core in range(n_cores):
+            value += _load(changes + 8 * WORDS_APART * core)
+        if value != seen:
+            seen = value
+            for i in range(len(due)):
+                if due[i] == BLOCKED and (awaited[i] < 0 or _counted(words, awaited[i], n_cores)[0] >= needed[i]):
+                    due[i], awaited[i] = now, -1
+        for turn in range(len(due)):
+            if due[turn] > now:
+                continue
+            due[turn] = BLOCKED
+            lane = mine[turn]
             state = lane_state[lane]
-            while state[ENDED] == 0 and state[CLOCK] <= now:
-                if state[OP] == state[OP_END]:
-                    if state[TASK] >= 0:
-                        state[FINISHED] += 1
-                        state[TASK] = -1
-                        group_state[lanes[lane, 0], FINISH_TICK] = state[CLOCK]
-                    task = _next_task(
-                        lane, lanes, lane_state, groups, group_state, taken, steps, queues, queue_tasks, tasks, words,
-                        n_cores,
-                    )  # fmt: skip
-                    if task == NOTHING_LEFT:
-                        state[ENDED] = 1
-                        live -= 1
-                    if task < 0:
-                        break
-                    run = tasks[task, 0] + lanes[lane, 1]
-                    state[TASK], state[OP], state[OP_END] = task, runs[run, 0], runs[run, 0] + runs[run, 1]
+            if state[OP] == state[OP_END]:
+                if state[TASK] >= 0:
+                    state[FINISHED] += 1
+                    state[TASK] = -1
+                    group_state[lanes[lane, 0], FINISH_TICK] = state[CLOCK]
+                    changed = 1
+                task = _next_task(
+                    lane, lanes, lane_state, groups, group_state, taken, steps, queues, queue_tasks, tasks, words, n_cores,
+                )  # fmt: skip
+                if task == NOTHING_LEFT:
+                    state[ENDED] = 1
+                    due[turn] = OVER
+                    live -= 1
+                    changed = 1
+                if task < 0:
                     continue
-                number = state[OP]
-                code, a, b, c = ops[number, 0], ops[number, 1], ops[number, 2], ops[number, 3]
-                began = start_clock = state[CLOCK]
-                if code == OP_COMPUTE:
-                    state[CLOCK] += a
-                elif code == OP_STORE:
-                    began = _ticks()
-                    line_in_cache = _store_dealt(
-                        a, b, pieces, left, stores, area_bytes, offsets, cached, cached_size, line_in_cache
-                    )
-                    now = _ticks()
-                    state[CLOCK] = last_store = now
-                    if now - began > LONG_STORE * late:
-                        lost += now - began
-                    for i in range(c, ops[number, 4]):
-                        pending[n_pending, 0], pending[n_pending, 1] = notices[i], now
-                        n_pending += 1
-                elif code == OP_LOAD:
-                    began = _ticks()
-                    load_offsets[a] = next_offset(load_offsets[a], b, load_bytes)
-                    address = loads + a * load_bytes + load_offsets[a]
-                    for _ in range(b):
-                        brought += _load_line(address)
-                        address += LINE_BYTES
-                    load_offsets[a] += b * LINE_BYTES
-                    now = _ticks()
-                    state[CLOCK] = now
-                elif code in (OP_SIGNAL, OP_REMOTE_SIGNAL):
-                    if c > 0 and state[PAID] == 0:
-                        state[PAID] = 1
-                        state[CLOCK] += c
-                        continue
-                    state[PAID] = 0
-                    start_clock -= c
-                    if code == OP_REMOTE_SIGNAL:
-                        _fence()
-                        for i in range(n_pending):
-                            _bump(words + 8 * WORDS_APART * (pending[i, 0] * n_cores + me), 1, now)
-                        n_pending = 0
-                    _bump(words + 8 * WORDS_APART * (a * n_cores + me), b, state[CLOCK])
-                elif code == OP_RELEASE:
-                    _bump(words + 8 * WORDS_APART * (groups[lanes[lane, 0], 6] + a), b, state[CLOCK])
-                elif code == OP_WAIT:
-                    value, tick = _counted(words, a, n_cores)
-                    if value < b:
-                        break
-                    state[CLOCK] = max(state[CLOCK], tick)
-                else:
-                    word = words + 8 * WORDS_APART * (groups[lanes[lane, 0], 6] + a)
-                    value = _load(word)
-                    if value < b:
-                        break
-                    _put(word, value - b)
-                    state[CLOCK] = max(state[CLOCK], _load(word + 8))
-                records[n_records, 0], records[n_records, 1], records[n_records, 2] = lane, state[TASK], number
-                records[n_records, 3], records[n_records, 4] = start_clock - start, state[CLOCK] - start
-                records[n_records, 5] = began - start
-                n_records += 1
+                run = tasks[task, 0] + lanes[lane, 1]
+                state[TASK], state[OP], state[OP_END] = task, runs[run, 0], runs[run, 0] + runs[run, 1]
+                state[SINCE] = state[CLOCK]
+                if runs[run, 1] > 0:
+                    state[CLOCK] = core_free = max(state[CLOCK], core_free) + costs[TAKE_TASK]
+                due[turn] = state[CLOCK]
                 done += 1
-                state[OP] += 1
-                if code in (OP_STORE, OP_LOAD):  # lanes take turns at the core
-                    break
+                changed = 1
+                continue
+            number = state[OP]
+            code, a, b, c = ops[number, 0], ops[number, 1], ops[number, 2], ops[number, 3]
+            began = state[CLOCK]
+            cost = costs[code]
+            ready = max(state[CLOCK], core_free) + cost
+            if code == OP_COMPUTE:
+                core_free = ready
+                state[CLOCK] = ready + max(0, a - cost)
+            elif code == OP_STORE:
+                for i in range(a, a + b):
+                    # What the store reads shall be in the cache when its time begins.
+                    brought += pieces[i, 0] + left[i - a] + offsets[max(0, pieces[i, 0])]
+                began = _ticks()
+                while began < ready:
+                    began = _ticks()
+                line_in_cache = _store_dealt(
+                    a, b, pieces, left, stores, area_bytes, offsets, cached, cached_size, line_in_cache
+                )
+                now = _ticks()
+                state[CLOCK] = core_free = last_store = now
+                if now - began > LONG_STORE * late:
+                    lost += now - began
+                for i in range(c, ops[number, 4]):
+                    pending[n_pending, 0], pending[n_pending, 1] = notices[i], now
+                    n_pending += 1
+            elif code == OP_LOAD:
+                began = _ticks()
+                while began < ready:
+                    began = _ticks()
+                load_offsets[a] = next_offset(load_offsets[a], b, load_bytes)
+                address = loads + a * load_bytes + load_offsets[a]
+                for _ in range(b):
+                    brought += _load_line(address)
+                    address += LINE_BYTES
+                load_offsets[a] += b * LINE_BYTES
+                now = _ticks()
+                state[CLOCK] = core_free = now
+            elif code in (OP_SIGNAL, OP_REMOTE_SIGNAL):
+                if c > 0 and state[PAID] == 0:
+                    state[PAID] = 1
+                    core_free = ready
+                    state[CLOCK] = due[turn] = ready + max(0, c - cost)
+                    done += 1
+                    continue
+                if c == 0:
+                    state[CLOCK] = core_free = ready
+                state[PAID] = 0
+                if code == OP_REMOTE_SIGNAL:
+                    _fence()
+                    now = _ticks()
+                    core_free = max(core_free, now)
+                    state[CLOCK] = max(state[CLOCK], now)
+                    for i in range(n_pending):
+                        _bump(words + 8 * WORDS_APART * (pending[i, 0] * n_cores + me), 1, now)
+                    n_pending = 0
+                _bump(words + 8 * WORDS_APART * (a * n_cores + me), b, state[CLOCK])
+                changed = 1
+            elif code == OP_RELEASE:
+                state[CLOCK] = core_free = ready
+                _bump(words + 8 * WORDS_APART * (groups[lanes[lane, 0], 6] + a), b, ready)
+                changed = 1
+            elif code == OP_WAIT:
+                value, tick = _counted(words, a, n_cores)
+                if value < b:
+                    awaited[turn], needed[turn] = a, b
+                    continue
+                state[CLOCK] = core_free = max(state[CLOCK], tick, core_free) + cost
+            else:
+                word = words + 8 * WORDS_APART * (groups[lanes[lane, 0], 6] + a)
+                value = _load(word)
+                if value < b:
+                    continue
+                _put(word, value - b)
+                state[CLOCK] = core_free = max(state[CLOCK], _load(word + 8), core_free) + cost
+            records[n_records, 0], records[n_records, 1], records[n_records, 2] = lane, state[TASK], number
+            records[n_records, 3], records[n_records, 4] = state[SINCE] - start, state[CLOCK] - start
+            records[n_records, 5] = began - start
+            n_records += 1
+            done += 1
+            state[OP] += 1
+            state[SINCE] = state[CLOCK]
+            due[turn] = state[CLOCK]
+        if changed != 0:
+            _put(changes + 8 * WORDS_APART * me, _load(changes + 8 * WORDS_APART * me) + 1)
     if brought == 0x7FFFFFFFFFFFFFF:  # never: what was loaded has to be used for something
         lost += 1
     return DONE, n_records, lost, -1

@@ -4,7 +4,8 @@ What is mapped to what:
 
     core          an SM of GPU 0. The lanes of a group stay together on one; a rank has a core or several of its own, or
                   shares one with other ranks where there are more ranks than cores. As on an SM, lanes of a core compute
-                  side by side (a COMPUTE is a deadline, not work) and store one after the other (one issue port)
+                  side by side (a COMPUTE is a deadline, not work) and store one after the other (one issue port, which a
+                  store keeps until all of it is issued)
     memory of     an area of memory, GPU 1 + r. All cores store through one memory, so all share R, and Q as calibrated;
     rank r        the part of a STORE for the rank's own memory goes first, as a store of its own that stays in the core's
                   cache, in the time measured for such (behind the others it would wait for them: a core's stores leave
@@ -17,6 +18,7 @@ What is mapped to what:
     that a STORE  such notice: some time after its last store, when its stage must be empty, it fences and adds to the
     bumps         counter itself. Notice lanes are there for the simulation only
     SIGNAL        an atomic addition; towards another rank a fence comes first
+    any op        takes its core some time beside what it stands for, see `op_costs`; a COMPUTE goes on meanwhile
 
 Everything else is as the Program says: plans, queues, guards, slots, and waits. Ops are laid out anew, one row for each
 time that an op is run, since what is remote depends on the rank.
@@ -25,7 +27,7 @@ time that an op is run, since what is remote depends on the rank.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +38,7 @@ from ...sim.program import Program
 from ...sim.program_builder import ProgramBuilder, Seat
 from ...sim.trace import Trace
 from .architecture import LINE_BYTES
+from .op_costs import AFTER, NO_COSTS, OpCosts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,10 +64,16 @@ class AccessTime:
 
 @dataclass(frozen=True)
 class AccessTimes:
-    """What the law does not tell: loads of another rank's area, and stores that stay in the core's cache."""
+    """What the law does not tell: loads of another rank's area, stores that stay in the core's cache, and what ops cost,
+    by themselves and where lanes of the core load."""
 
     load: AccessTime
     own_store: AccessTime
+    ops: OpCosts = NO_COSTS
+    ops_beside_loads: OpCosts = NO_COSTS
+
+    def costs_for(self, program: Program) -> OpCosts:
+        return self.ops_beside_loads if (program.ops["kind"] == p.LOAD).any() else self.ops
 
 
 def memory_of(rank: int) -> int:
@@ -89,9 +98,15 @@ def core_of_group(program: Program, cores: int) -> list[int]:
     return places
 
 
+def most_lanes(program: Program, core_of_group: list[int]) -> int:
+    """Lanes of the core that plays most of them."""
+    played = np.bincount(core_of_group, weights=program.groups["n_lanes"]) if core_of_group else np.zeros(1)
+    return int(played.max())
+
+
 def onto_cores(program: Program, cores: int, times: AccessTimes) -> Program:
-    """The Program on `cores` cores, see the module. `meta["cores"]` keeps what the replay needs: loads, counters, and the
-    bytes of own stores and loads.
+    """The Program on `cores` cores, see the module. `meta["cores"]` keeps what the replay needs: loads, counters, the bytes
+    of own stores and loads, the ops that are nothing but a cost, and the costs in picoseconds by kind.
 
     Raises `InputError` for no core, `ProgramError` for a store that adds, or a multicast.
     """
@@ -118,11 +133,21 @@ def _replicated(program: Program) -> Any:
     return found
 
 
+class _Op(NamedTuple):
+    """A row of the new Program, as which kind it costs, and of a load or own store (rank that owns, bytes)."""
+
+    row: dict[str, int]
+    costs_as: str
+    what: tuple[int, ...] = ()
+
+
 class _Mapping:
     """The tables of the new Program while they are filled."""
 
     def __init__(self, program: Program, cores: list[int], times: AccessTimes) -> None:
         self.old, self.cores, self.times = program, cores, times
+        self.costs = times.costs_for(program).ps(most_lanes(program, cores))
+        self.costing: list[tuple[int, int]] = []  # op that is nothing but a cost, the op that it belongs to
         self.new = ProgramBuilder(1 + program.n_gpus)
         causes = program.counters["cause"].tolist()
         for home_cause, initial in zip(causes, program.counters["initial"].tolist(), strict=True):
@@ -146,8 +171,8 @@ class _Mapping:
             first_runs.append(len(self.runs))
             for run in self.old.runs_of(task):
                 begin, (first, count) = len(self.ops), self.old.runs[run].item()
-                for number in range(first, first + count):
-                    self.ops += self._ops(number, rank_of_task[task])
+                made = [op for number in range(first, first + count) for op in self._ops(number, rank_of_task[task])]
+                self._add_with_costs(made)
                 self.runs.append((begin, len(self.ops) - begin))
         self._lay_out()
         for row, first_run in zip(self.old.tasks, first_runs, strict=True):
@@ -163,6 +188,8 @@ class _Mapping:
                 "loads": self.loads,
                 "own_stores": self.own_stores,
                 "remote_signals": self.remote,
+                "costing": self.costing,
+                "costs_ps": self.costs,
                 "told": sorted(self.told.items()),
             },
         )
@@ -181,7 +208,7 @@ class _Mapping:
 
     def _lay_out(self) -> None:
         """All ops and runs at once."""
-        names = ("kind", "counter", "count", "target", "stride", "bytes", "duration_ps")
+        names = ("kind", "flags", "counter", "count", "target", "stride", "bytes", "duration_ps")
         unused = {"counter": p.NO_COUNTER}
         columns = {name: np.array([op.get(name, unused.get(name, 0)) for op in self.ops]) for name in names}
         if self.ops:
@@ -190,23 +217,25 @@ class _Mapping:
             first, count = np.array(self.runs).T
             self.new.runs(first, count)
 
-    def _ops(self, number: int, rank: int) -> list[dict[str, int]]:
+    def _ops(self, number: int, rank: int) -> list[_Op]:
         """What one op of a lane of `rank` becomes."""
         op = self.old.ops[number]
         kind = int(op["kind"])
         if kind == p.STORE:
             return self._store(op, rank)
         made = {name: int(op[name]) for name in ("kind", "counter", "count", "duration_ps")}
-        if kind == p.LOAD:
-            self.loads.append((len(self.ops), int(op["target"]), int(op["bytes"])))
-            made = self._store_row(IN_ONE_GO) | {"duration_ps": self.times.load.ps(int(op["bytes"]))}
-        elif kind == p.SIGNAL and self.old.counters["home"][op["counter"]] != rank:
-            self.remote.append(len(self.ops))
-        if kind == p.LOAD and op["counter"] != p.NO_COUNTER:
-            return [made, {"kind": p.SIGNAL, "counter": int(op["counter"]), "count": 1}]
-        return [made]
+        if kind != p.LOAD:
+            remote = kind == p.SIGNAL and self.old.counters["home"][op["counter"]] != rank
+            return [_Op(made, "remote_signal" if remote else p.KIND_NAMES[kind])]
+        size = int(op["bytes"])
+        load = _Op(
+            self._store_row(IN_ONE_GO) | {"duration_ps": self.times.load.ps(size)}, "load", (int(op["target"]), size)
+        )
+        if op["counter"] == p.NO_COUNTER:
+            return [load]
+        return [load, _Op({"kind": p.SIGNAL, "counter": int(op["counter"]), "count": 1}, "signal")]
 
-    def _store(self, op: Any, rank: int) -> list[dict[str, int]]:
+    def _store(self, op: Any, rank: int) -> list[_Op]:
         row = self.old.destinations[op["target"]]
         shares = self.old.shares[row["first"] : row["first"] + row["n_shares"]].tolist()
         counter, stride, size = int(op["counter"]), int(op["stride"]), int(op["bytes"])
@@ -214,10 +243,10 @@ class _Mapping:
         others = [(gpu, share) for gpu, share in shares if gpu != rank]
         found = []
         if own:
-            self.own_stores.append((len(self.ops), own))
-            found.append(self._store_row(IN_ONE_GO) | {"duration_ps": self.times.own_store.ps(own)})
+            row_of_own = self._store_row(IN_ONE_GO) | {"duration_ps": self.times.own_store.ps(own)}
+            found.append(_Op(row_of_own, "store", (SENDER, own)))
             if counter != p.NO_COUNTER:
-                found.append({"kind": p.SIGNAL, "counter": counter + stride * rank, "count": 1})
+                found.append(_Op({"kind": p.SIGNAL, "counter": counter + stride * rank, "count": 1}, "signal"))
         if own and not others:
             return found
         made = self._store_row(tuple((memory_of(gpu), share) for gpu, share in others))
@@ -229,13 +258,53 @@ class _Mapping:
                 at = first + memory_of(gpu)
                 self.bumps[at] = self.bumps.get(at, 0) + 1
                 self.told[at] = counter + stride * gpu
-        return [*found, made]
+        return [*found, _Op(made, "store")]
+
+    def _add_with_costs(self, made: list[_Op]) -> None:
+        """The ops of a run, each with what it costs the core; the first one bears the cost of taking the task too."""
+        taking = self.costs["task"]
+        for op in made:
+            cost = self.costs[op.costs_as] + (self.costs["note"] if op.costs_as in ("store", "load") else 0)
+            before, after = (0, cost) if op.row["kind"] in AFTER else (cost, 0)
+            takes_core = bool(op.row.get("bytes", 0))
+            number = len(self.ops) + (taking > 0) + (before > 0 or takes_core)
+            if taking:
+                self._add_cost(taking, number)
+            if (
+                takes_core
+            ):  # even at no cost: a core that has begun to look at a store goes on with it, and does not queue
+                self._add_cost(before, number, p.WITH_NEXT)
+            elif before:
+                self._add_cost(before, number)
+            self._add(op, before)
+            if after:
+                self._add_cost(after, number)
+            taking = 0
+
+    def _add(self, op: _Op, cost: int) -> None:
+        """The op. What has a duration goes on while the core does what costs it `cost`; a store or load does not."""
+        number, row = len(self.ops), op.row
+        if op.costs_as == "load":
+            owner, size = op.what
+            self.loads.append((number, owner, size))
+        elif op.costs_as == "store" and op.what:
+            self.own_stores.append((number, op.what[1]))
+        elif op.costs_as == "remote_signal":
+            self.remote.append(number)
+        if row["kind"] in (p.COMPUTE, p.SIGNAL):
+            row = row | {"duration_ps": max(0, row.get("duration_ps", 0) - cost)}
+        self.ops.append(row)
+
+    def _add_cost(self, cost: int, belongs_to: int, flags: int = 0) -> None:
+        self.costing.append((len(self.ops), belongs_to))
+        self.ops.append(self._store_row(IN_ONE_GO) | {"duration_ps": cost, "flags": flags})
 
     def _store_row(self, placed: tuple[tuple[int, int], ...]) -> dict[str, int]:
         """A STORE of the shares (GPU, bytes)."""
         if placed not in self.rows:
             self.rows[placed] = self.new.destination(dict(placed))
-        return {"kind": p.STORE, "target": self.rows[placed], "bytes": sum(size for _, size in placed)}
+        size = sum(share for _, share in placed)
+        return {"kind": p.STORE, "flags": p.UNDIVIDED, "target": self.rows[placed], "bytes": size}
 
     def _block(self, counter: int, stride: int, rank: int) -> int:
         """A counter at every memory, for the stores of `rank` that bump `counter + stride * gpu`."""
@@ -287,13 +356,24 @@ class _Mapping:
 
 
 def judged_ops(trace: Trace) -> pd.DataFrame:
-    """The op table of a Program on cores as it is compared: without notice lanes, with loads as such, and with the bytes of
-    own stores and loads."""
+    """The op table of a Program on cores as it is compared: without notice lanes, with loads as such, with the bytes of own
+    stores and loads, and with what an op costs its core as part of the op. `wait_us` of a store or load is the time in
+    which its core did not do it, that of a WAIT or ACQUIRE all of its time; `begun_us` is when the core began."""
     ops, mapped = trace.ops(), trace.program.meta["cores"]
-    found = ops[(ops["kind"] != "task") & (ops["role"] != NOTICE)].reset_index(drop=True)
+    cost_of = dict(mapped["costing"])
+    is_cost = ops["op"].isin(cost_of)
+    costs = ops[is_cost].assign(op=ops["op"].map(cost_of)).groupby("op").agg({"start_us": "min", "end_us": "max"})
+    found = ops[~is_cost & (ops["kind"] != "task") & (ops["role"] != NOTICE)].reset_index(drop=True)
+    since, until = (found["op"].map(costs[name]).fillna(found[name]) for name in ("start_us", "end_us"))
+    begun = found["start_us"]
+    start, end = np.minimum(begun, since), np.maximum(found["end_us"], until)
+    is_store = found["kind"] == "store"  # loads too, which are stores in the simulation
+    is_wait = found["kind"].isin(["wait", "acquire"])
+    wait = np.where(is_store, begun - start, np.where(is_wait, end - start, 0.0))
     loads = {op: size for op, _, size in mapped["loads"]}
     size = found["op"].map(loads | dict(mapped["own_stores"])).fillna(found["bytes"]).astype("int64")
-    return found.assign(kind=found["kind"].mask(found["op"].isin(loads), "load"), bytes=size)
+    kind = found["kind"].mask(found["op"].isin(loads), "load")
+    return found.assign(kind=kind, bytes=size, start_us=start, end_us=end, wait_us=wait, begun_us=begun)
 
 
 def lines_of(size: int) -> int:

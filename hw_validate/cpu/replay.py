@@ -147,6 +147,7 @@ class _Mapped:
         self.tables, self.prefix = CoreTables(trace.program, bench.clock), prefix
         fabric = trace.fabric
         self.drain_ns = 1e6 * float(fabric.capacity_gpu[0]) / float(fabric.rates_kbs[0, 0])
+        self.note_us = trace.program.meta["cores"]["costs_ps"]["note"] / 1e6
         self.base = judged_ops(trace)
         self.unhindered_us = _unhindered_us(self.base)
         self.row_of_op = np.full(len(trace.program.ops), -1)  # `onto_cores` gives every op that is run its own row
@@ -160,19 +161,18 @@ class _Mapped:
 
     def table(self, noted: Any, bench: Bench) -> pd.DataFrame:
         """`wait_us` of a store or load is the time until its core began it."""
-        row = self.row_of_op[noted[:, 2]]
+        row = self.row_of_op[self.tables.numbers[noted[:, 2]]]
         order = np.argsort(row)
         lane = noted[order, 0].astype(int)
         per_us = 1000 * bench.clock.ticks_per_ns
         start, end, begun = noted[order, 3] / per_us, noted[order, 4] / per_us, noted[order, 5] / per_us
-        end = end - np.where(self.is_store, bench.costs.mapped_store_ticks / per_us, 0.0)
-        stall = np.where(self.is_store, end - begun - self.unhindered_us, 0.0)
         takes_core = self.is_store | (self.base["kind"] == "load").to_numpy()
+        end = end - np.where(takes_core, self.note_us, 0.0)
+        stall = np.where(self.is_store, end - begun - self.unhindered_us, 0.0)
         wait = np.where(takes_core, begun - start, np.where(self.waits, end - start, 0.0))
         lanes = self.tables.program.lanes[lane]
-        return self.base.assign(
-            lane=lane, gpu=lanes["gpu"], sm=lanes["sm"], start_us=start, end_us=end, stall_us=stall, wait_us=wait
-        )
+        times = {"start_us": start, "end_us": end, "stall_us": stall, "wait_us": wait, "begun_us": begun}
+        return self.base.assign(lane=lane, gpu=lanes["gpu"], sm=lanes["sm"], **times)
 
 
 def _unhindered_us(ops: pd.DataFrame) -> Any:

@@ -3,9 +3,9 @@
 They are drawn as hw_validate/schedules.py says, for two ranks of a few tiles. A core drains as fast as several SMs, so the
 factor of times makes them shorter: at the GPU's own pace the stage would never be full.
 
-An op that needs no core in the simulation still costs one some time (`OP_NS`). Where all of it together would be more than
-a fifth of the makespan, the core would be judged by its bookkeeping: such a draw is drawn again. The pull of a row takes the
-time that leaves a core room for its ops.
+Ops cost a core some time beside what they stand for (`op_costs`). Where all of it together would be more than a fifth of
+the makespan, the core would be judged by its bookkeeping: such a draw is drawn again. The pull of a row takes the time that
+leaves a core room for its ops.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from ...sim import program as p
 from ...sim.execute import simulate
 from ...sim.machine import Machine
+from ...sim.outcome import OP_OF_TASK_WAIT
 from ...sim.program import Program
 from ...sim.schedules import attention_a2a, megamoe
 from ...sim.topology import Fabric
@@ -41,14 +42,13 @@ from .lane import DEALT_LINES
 from .onto_cores import AccessTimes, machine_for, onto_cores
 
 LANES_THAT_STORE = 2
-"""Of MegaMoE, on one core: between the stores of different lanes lies bookkeeping in which the stage drains, and with many
-lanes that store at the same moment there would be more of it than the law can be judged beside."""
-MOST_DRAWS = 30
-OP_NS = 45.0
-"""What an op costs a core beside what it stands for, about: 35 to 60 ns where this was tried."""
+"""Of MegaMoE, on one core: between the stores of different lanes lies bookkeeping in which the stage drains, and of many
+lanes that store at the same moment none would meet a full one."""
+MOST_DRAWS, MOST_DRAWS_IN_ALL = 30, 120
+"""Draws for one that stalls (or does not), and for one with little enough bookkeeping."""
 MOST_BOOKKEEPING = 0.2
 PULLED_OPS = 30
-"""A lane that pulls rows takes as long for one as this many ops."""
+"""A lane that pulls rows takes at least as long for one as this many ops cost."""
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,33 @@ def schedule_traces(drawn: Drawn, count: int, rng: np.random.Generator) -> list[
     more than a fifth of its issue time. Which are drawn depends on the simulated machine alone.
 
     Where none is found in 30 draws that stalls (or does not), one of the other kind is taken; fewer are returned if the
-    core's bookkeeping would be too much in all of them.
+    core's bookkeeping would be too much in 120.
     """
     makers: tuple[Callable[[Drawn, np.random.Generator], Program], ...] = (megamoe_program, attention_program)
-    found: list[Program] = []
+    found: list[Trace] = []
     for number in range(count):
         wanted, spare = number // len(makers) % 2 == 0, None
-        for _ in range(MOST_DRAWS):
+        for draw in range(MOST_DRAWS_IN_ALL):
+            if draw >= MOST_DRAWS and spare is not None:
+                break
             mapped = onto_cores(makers[number % len(makers)](drawn, rng), drawn.cores, drawn.times)
-            share, makespan_ns = _quick_run(drawn, mapped)
-            if OP_NS * len(mapped.ops) / drawn.cores > MOST_BOOKKEEPING * makespan_ns:
+            trace = simulate(mapped, fabric_for(drawn, mapped), trace="full")
+            if 1000 * bookkeeping_ns(mapped) / drawn.cores > MOST_BOOKKEEPING * trace.makespan_ps:
                 continue
-            spare = mapped
-            if (share > STALLED_SHARE) == wanted:
+            spare = trace
+            if (stalled_share(trace) > STALLED_SHARE) == wanted:
                 break
         found += [] if spare is None else [spare]
-    return [simulate(mapped, fabric_for(drawn, mapped), trace="full") for mapped in found]
+    return found
+
+
+def stalled_share(trace: Trace) -> float:
+    """Share of the issue time of all stores of a mapped Program that is stall."""
+    mapped, records = trace.program.meta["cores"], trace.outcome.op_records
+    stores = trace.program.ops["kind"] == p.STORE
+    stores[[op for op, *_ in [*mapped["loads"], *mapped["costing"]]]] = False
+    rows = records[(records["op"] != OP_OF_TASK_WAIT) & stores[records["op"]]]
+    return float(rows["stall_ps"].sum() / max(1, (rows["end_ps"] - rows["start_ps"]).sum()))
 
 
 def fabric_for(drawn: Drawn, mapped: Program) -> Fabric:
@@ -90,13 +101,10 @@ def fabric_for(drawn: Drawn, mapped: Program) -> Fabric:
     return machine.fabric(granule_bytes=min(DEALT_LINES * LINE_BYTES, room))
 
 
-def _quick_run(drawn: Drawn, mapped: Program) -> tuple[float, float]:
-    """(share of the issue time of all stores that is stall, makespan in ns)."""
-    trace = simulate(mapped, fabric_for(drawn, mapped), trace="off")
-    stores = mapped.ops["kind"] == p.STORE
-    stores[[op for op, _, _ in mapped.meta["cores"]["loads"]]] = False
-    stall, issued = trace.outcome.lanes["stall_ps"].sum(), mapped.ops["duration_ps"][stores].sum()
-    return float(stall / max(1, stall + issued)), trace.makespan_ps / 1000
+def bookkeeping_ns(mapped: Program) -> float:
+    """What all ops of a mapped Program cost the cores beside what they stand for."""
+    costing = [number for number, _ in mapped.meta["cores"]["costing"]]
+    return float(mapped.ops["duration_ps"][costing].sum()) / 1000
 
 
 def megamoe_program(drawn: Drawn, rng: np.random.Generator) -> Program:
@@ -119,7 +127,7 @@ def megamoe_program(drawn: Drawn, rng: np.random.Generator) -> Program:
         numbers="bf16",
     )
     program = megamoe.build(machine, shape, policy, drawn_routing(shape, rng))
-    return paced(program, pace_factor(base, drawn.machine, drawn.cores, rng), _pull_ps(program, drawn.cores))
+    return paced(program, pace_factor(base, drawn.machine, drawn.cores, rng), _pull_ps(program, drawn))
 
 
 def attention_program(drawn: Drawn, rng: np.random.Generator) -> Program:
@@ -136,6 +144,9 @@ def attention_program(drawn: Drawn, rng: np.random.Generator) -> Program:
     return paced(attention_a2a.build(machine, shape, policy), pace_factor(base, drawn.machine, drawn.cores, rng), 0)
 
 
-def _pull_ps(program: Program, cores: int) -> int:
-    lanes = int((program.lanes["role"] == program.roles.index("dispatch")).sum()) if "dispatch" in program.roles else 0
-    return round(1000 * OP_NS * PULLED_OPS * max(1, lanes // cores))
+def _pull_ps(program: Program, drawn: Drawn) -> int:
+    pulling = (
+        int((program.lanes["role"] == program.roles.index("dispatch")).sum()) if "dispatch" in program.roles else 0
+    )
+    op_ps = drawn.times.costs_for(program).ps(max(1, len(program.lanes) // drawn.cores))["signal"]
+    return PULLED_OPS * op_ps * max(1, pulling // drawn.cores)

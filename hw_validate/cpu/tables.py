@@ -18,6 +18,7 @@ from ...sim.program_check import visits
 from . import lane
 from .clock import Clock
 from .onto_cores import NOTICE, SENDER, lines_of, memory_of
+from .op_costs import KINDS
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -38,12 +39,17 @@ _CODES = {
 class CoreTables:
     """A Program made by `onto_cores`, ready to run; `lanes_of_core` has the lanes of each core, notice lanes excepted.
 
+    `ops` has no row for what is nothing but a cost of another op, since a core has that anyway: row i is op `numbers[i]` of
+    the Program. `costs` are ticks by kind.
+
     Raises `ProgramError` for a Program that is not from `onto_cores`, or too large.
     """
 
     program: Program
     clock: Clock
     ops: Ints = field(init=False)
+    numbers: Ints = field(init=False)
+    costs: Ints = field(init=False)
     pieces: Ints = field(init=False)
     notices: Ints = field(init=False)
     runs: Ints = field(init=False)
@@ -95,7 +101,7 @@ class CoreTables:
 
     def state(self) -> State:
         """Fresh counters, slots, cursors, lanes and groups."""
-        words = np.zeros(lane.WORDS_APART * (1 + self.n_words), dtype=np.int64)
+        words = np.zeros(lane.WORDS_APART * (1 + self.n_words + len(self.lanes_of_core)), dtype=np.int64)
         first = (-words.ctypes.data // 8) % lane.WORDS_APART  # on a cache line of its own
         words[first : first + lane.WORDS_APART * self.n_words : lane.WORDS_APART] = self.initial
         most = max(1, len(self.program.queue_tasks))
@@ -124,12 +130,15 @@ class CoreTables:
         program, found = self.program, self.program.meta["cores"]
         owner_and_bytes = {op: (owner, size) for op, owner, size in found["loads"]}
         remote, told, own = set(found["remote_signals"]), dict(found["told"]), dict(found["own_stores"])
-        ops = np.zeros((len(program.ops), 5), dtype=np.int64)
+        costing = [number for number, _ in found["costing"]]
+        numbers = np.delete(np.arange(len(program.ops)), costing)
+        ops = np.zeros((len(numbers), 5), dtype=np.int64)
         pieces: list[tuple[int, int]] = []
         notices: list[int] = []
-        for number, op in enumerate(program.ops):
+        for i, number in enumerate(numbers.tolist()):
+            op = program.ops[number]
             kind, counter, count = (int(op[name]) for name in ("kind", "counter", "count"))
-            ticks = self.clock.ticks(int(op["duration_ps"]) / 1000)
+            ticks = self._with_cost(op, number in remote)
             row: tuple[int, ...]
             if number in owner_and_bytes:
                 owner, size = owner_and_bytes[number]
@@ -147,12 +156,26 @@ class CoreTables:
                 row = (lane.OP_REMOTE_SIGNAL if number in remote else lane.OP_SIGNAL, counter, count, ticks, 0)
             else:
                 row = (_CODES[kind], counter, count, 0, 0)
-            ops[number] = row
+            ops[i] = row
         return {
             "ops": ops,
+            "numbers": numbers,
+            "costs": np.array(
+                [self.clock.ticks(self._costs_ps[kind] / 1000) for kind in KINDS[: lane.N_COSTS]], dtype=np.int64
+            ),
             "pieces": np.array(pieces, dtype=np.int64).reshape(-1, 2),
             "notices": np.array(notices, dtype=np.int64),
         }
+
+    @property
+    def _costs_ps(self) -> dict[str, int]:
+        return dict(self.program.meta["cores"]["costs_ps"])
+
+    def _with_cost(self, op: Any, is_remote: bool) -> int:
+        """Ticks of a COMPUTE or SIGNAL, which began with what it costs the core; 0 if it has no duration of its own."""
+        cost = self._costs_ps["remote_signal" if is_remote else p.KIND_NAMES[int(op["kind"])]]
+        own = int(op["duration_ps"])
+        return self.clock.ticks((own + cost) / 1000) if own > 0 else 0
 
     def _shared(self) -> Ints:
         """Whether groups on several cores visit a queue, by queue."""
@@ -167,6 +190,10 @@ class CoreTables:
 
     def _order(self, cores: int) -> dict[str, Ints]:
         program, first_slot = self.program, len(self.program.counters) * cores
+        kept = np.ones(len(program.ops) + 1, dtype=np.int64)
+        kept[[number for number, _ in program.meta["cores"]["costing"]]] = 0
+        row_of = np.cumsum(kept) - kept  # of the first op that is kept at or after an op
+        first_op, n_ops = program.runs["first_op"], program.runs["n_ops"]
         guards = [program.tasks["guard_counter"], program.tasks["guard_count"]]
         plans = program.plans[program.groups["plan"]]
         first_cursor = first_slot + len(program.slots)
@@ -174,7 +201,7 @@ class CoreTables:
         seat = np.arange(len(lanes)) - groups["first_lane"][lanes["group"]]
         starts = [self.clock.ticks(start / 1000) for start in lanes["start_ps"].tolist()]
         columns = {
-            "runs": [program.runs["first_op"], program.runs["n_ops"]],
+            "runs": [row_of[first_op], row_of[first_op + n_ops] - row_of[first_op]],
             "tasks": [program.tasks["first_run"], *(guard[:, column] for guard in guards for column in range(2))],
             "queues": [queues["first"], queues["n_tasks"], first_cursor + np.arange(len(queues)), self._shared()],
             "steps": [program.steps["queue"], program.steps["otherwise"], program.steps["times"]],

@@ -2,10 +2,13 @@
 
 import json
 import threading
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from xstage.hw_validate import validate as module
 from xstage.hw_validate.measuring import MeasurementError
+from xstage.hw_validate.report import render
 from xstage.hw_validate.validate import calibrate, validate
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.calibrate import NoLawError
@@ -55,6 +58,28 @@ def test_the_answer_has_the_agreed_fields_and_is_json(found):
         "programs", "programs_with_stall", "median_abs_error_pct", "p90_abs_error_pct", "stall_mean_abs_error_ns",
         "noise_pct", "drift_pct", "verdict",
     }  # fmt: skip
+
+
+def test_the_answer_tells_what_is_more_than_the_law_by_distance_from_the_knee(found):
+    ranges = found.as_dict()["replay"]["without_stall_by_size"]
+    assert [row["of_knee"] for row in ranges] == [[0, 0.25], [0.25, 0.5], [0.5, 0.75], [0.75, 1]]
+    calm = [row for row in ranges if row["stores"] > 20]
+    assert calm
+    for row in calm:
+        assert abs(row["excess_pct"]) < 3
+        assert abs(row["calibration_excess_pct"]) < 3
+    assert "Below the knee" in render(found)
+
+
+def test_a_knee_that_is_softer_than_the_law_shows_below_it(found):
+    def slower(table):
+        near = table["bytes"] > 0.75 * found.calibrated.calibration.knee_bytes.value
+        return table.assign(measured_issue_us=table["measured_issue_us"] * np.where(near, 1.2, 1.0))
+
+    soft = replace(found, comparisons=[replace(c, ops=slower(c.ops)) for c in found.comparisons])
+    last, before = (soft.by_size()[i]["excess_pct"] for i in (-1, -2))
+    assert last == pytest.approx(20, abs=4)
+    assert before == pytest.approx(0, abs=4)
 
 
 def test_the_same_seed_draws_the_same_programs(hardware):

@@ -99,7 +99,9 @@ def _random_gpu(
         for _ in range(int(rng.integers(0, 5))):
             runs = [
                 builder.op_list(
-                    _random_op(rng, gpu, n_gpus, n_counters, n_slots, rows) for _ in range(rng.integers(0, 6))
+                    _with_next_where_allowed(
+                        [_random_op(rng, gpu, n_gpus, n_counters, n_slots, rows) for _ in range(rng.integers(0, 6))]
+                    )
                 )
                 for _ in range(n_seats)
             ]
@@ -129,6 +131,16 @@ def _random_step(rng: np.random.Generator, queues: list[int]) -> tuple[int, int,
     return int(rng.choice(queues)), other, int(rng.integers(0, 3))
 
 
+def _with_next_where_allowed(ops: list[dict[str, int]]) -> list[dict[str, int]]:
+    """The flag stays on STOREs with bytes that another such follows."""
+    issues = [op["kind"] == p.STORE and op["bytes"] > 0 for op in ops] + [False]
+    kept = [issues[i] and issues[i + 1] for i in range(len(ops))]
+    return [
+        op if keep or "flags" not in op else op | {"flags": op["flags"] & ~p.WITH_NEXT}
+        for op, keep in zip(ops, kept, strict=True)
+    ]
+
+
 def _random_op(
     rng: np.random.Generator, gpu: int, n_gpus: int, n_counters: int, n_slots: int, rows: list[tuple[int, int]]
 ) -> dict[str, int]:
@@ -145,7 +157,7 @@ def _random_op(
             "counter": maybe,
             "stride": 1,
             "duration_ps": time * 7 if size else 0,
-            "flags": int(rng.integers(0, 2)),
+            "flags": int(rng.integers(0, 8)),
         }
     if kind == p.LOAD:
         local = p.NO_COUNTER if maybe == p.NO_COUNTER else maybe + gpu

@@ -82,6 +82,22 @@ def test_breaks_and_a_pool_that_grows_change_nothing(
     assert most > 100
 
 
+@pytest.mark.parametrize(("width", "buckets"), [(0, 64), (4, 2), (12, 1), (16, 8), (24, 2), (40, 64)])
+def test_the_wheel_of_later_events_changes_nothing(width: int, buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However wide its buckets are at first (2^width ps), and however few: they become narrower and wider on the way."""
+    for seed in range(100):
+        program, fabric = random_case(seed)
+        layout = Layout.of(program, fabric)
+        expected, stuck = engine_compiled.run(program, fabric, layout, full=True)
+        with monkeypatch.context() as other:
+            other.setattr(engine_compiled, "FIRST_WIDTH", width)
+            other.setattr(engine_compiled, "LEAST_BUCKETS", buckets)
+            other.setattr(engine_compiled, "MOST_BUCKETS", buckets)
+            outcome, also_stuck = engine_compiled.run(program, fabric, layout, full=True)
+        assert expected.same_as(outcome) == []
+        assert stuck == also_stuck
+
+
 def test_granules_are_counted_before_the_run() -> None:
     for seed in range(200):
         program, fabric = random_case(seed)

@@ -11,6 +11,7 @@ from xstage.hw_validate.cpu.onto_cores import (
     machine_for,
     onto_cores,
 )
+from xstage.hw_validate.cpu.op_costs import KINDS, OpCosts
 from xstage.sim import program as p
 from xstage.sim.errors import InputError, ProgramError
 from xstage.sim.execute import simulate
@@ -141,9 +142,9 @@ def test_every_op_that_is_run_has_a_row_of_its_own():
     run = builder.op_list([{"kind": p.STORE, "target": builder.destination({1: 64}), "bytes": 64}])
     tasks = builder.tasks(np.full(3, run), 1, phase="same")
     builder.groups(0, builder.plan(repeat=[builder.queue(tasks + np.arange(3))]), [Seat("core")])
-    mapped, trace = ran(builder.build())
+    _, trace = ran(builder.build())
     assert judged_ops(trace)["op"].is_unique
-    assert len(mapped.ops) == 3
+    assert (judged_ops(trace)["kind"] == "store").tolist() == [True] * 3
 
 
 def test_no_store_of_another_lane_comes_between_the_halves_of_an_own_store_or_a_load():
@@ -161,6 +162,59 @@ def test_no_store_of_another_lane_comes_between_the_halves_of_an_own_store_or_a_
     own, load = done.loc[(1, "store")], done.loc[(1, "load")]
     for op, took_ns in ((own, 5 + 64000 / 200), (load, 10 + 64000 / 100)):
         assert 1000 * (op["end_us"] - op["start_us"] - op["wait_us"]) == pytest.approx(took_ns)
-    stored = trace.granules().query("kind == 'store'").sort_values("admitted_us")["admitted_us"].to_numpy()
-    gaps = np.sort(np.diff(1000 * stored))
-    assert gaps[-1] >= 10 + 64000 / 100  # nothing left the core while it loaded
+    turns = judged_ops(trace).sort_values("begun_us")
+    assert (turns["begun_us"].to_numpy()[1:] >= turns["end_us"].to_numpy()[:-1] - 1e-9).all()
+
+
+COSTS = {"compute": 40, "store": 60, "load": 60, "signal": 50, "remote_signal": 70, "wait": 45, "acquire": 45,
+         "release": 45, "task": 150, "note": 20}  # fmt: skip
+BESIDE = AccessTimes(TIMES.load, TIMES.own_store, ops=OpCosts((1,), (tuple(float(COSTS[kind]) for kind in KINDS),)))
+
+
+def with_costs(ops_of_rank, cores=2):
+    mapped = onto_cores(two_ranks(ops_of_rank), cores, BESIDE)
+    trace = simulate(mapped, machine_for(made_up_machine(), 2).fabric(), trace="full")
+    return mapped, judged_ops(trace)
+
+
+def test_an_op_costs_its_core_what_was_measured_and_a_compute_goes_on_meanwhile():
+    def ops(builder, counters, rank):
+        return [
+            {"kind": p.COMPUTE, "duration_ps": 1_000_000},
+            {"kind": p.COMPUTE, "duration_ps": 10_000},
+            {"kind": p.WAIT, "counter": counters + rank, "count": 0},
+            {"kind": p.STORE, "target": builder.destination({1 - rank: 640}), "bytes": 640, "duration_ps": 9000},
+        ]
+
+    _, ops_of = with_costs(ops)
+    mine = ops_of[ops_of["lane"] == 0]
+    assert mine["kind"].tolist() == ["compute", "compute", "wait", "store"]
+    took = (1000 * (mine["end_us"] - mine["start_us"])).tolist()
+    assert took == pytest.approx([150 + 1000, 40, 45, 60 + 20 + 9])  # the first one bears the cost of taking the task
+    store = mine.iloc[-1]
+    assert 1000 * (store["begun_us"] - store["start_us"]) == pytest.approx(60 + 20)
+    assert 1000 * store["wait_us"] == pytest.approx(60 + 20)
+
+
+def test_lanes_of_a_core_queue_for_what_their_ops_cost():
+    def ops(builder, counters, rank):
+        return [{"kind": p.SIGNAL, "counter": counters + rank, "count": 1}]
+
+    _, apart = with_costs(ops, cores=2)
+    _, together = with_costs(ops, cores=1)
+    assert (1000 * apart["end_us"]).tolist() == pytest.approx([150 + 50] * 2)
+    assert (1000 * together["end_us"]).tolist() == pytest.approx([2 * 150 + 50, 2 * 150 + 2 * 50])
+
+
+def test_costs_of_programs_with_loads_are_those_beside_loads():
+    def loads(builder, counters, rank):
+        return [{"kind": p.LOAD, "target": 1 - rank, "bytes": 1000}]
+
+    both = AccessTimes(TIMES.load, TIMES.own_store, OpCosts((1,), ((1.0,) * 10,)), OpCosts((1,), ((2.0,) * 10,)))
+    assert onto_cores(two_ranks(exchange), 1, both).meta["cores"]["costs_ps"]["task"] == 1000
+    assert onto_cores(two_ranks(loads), 1, both).meta["cores"]["costs_ps"]["task"] == 2000
+
+
+def test_costs_lie_between_those_of_the_numbers_of_lanes_that_were_measured():
+    costs = OpCosts((2, 6), ((10.0,) * 10, (30.0,) * 10))
+    assert [costs.ps(lanes)["wait"] for lanes in (1, 2, 4, 6, 9)] == [10_000, 10_000, 20_000, 30_000, 30_000]

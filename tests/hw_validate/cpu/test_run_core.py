@@ -2,6 +2,7 @@
 
 import _thread
 import threading
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,10 +11,13 @@ from xstage.hw_validate.cpu import bench as bench_module
 from xstage.hw_validate.cpu.access import measure_access
 from xstage.hw_validate.cpu.bench import Bench, StuckError
 from xstage.hw_validate.cpu.cores import usable_cores
-from xstage.hw_validate.cpu.onto_cores import AccessTime, AccessTimes, onto_cores
+from xstage.hw_validate.cpu.onto_cores import AccessTime, AccessTimes, judged_ops, machine_for, onto_cores
+from xstage.hw_validate.cpu.op_costs import OpCosts
 from xstage.hw_validate.cpu.tables import CoreTables
 from xstage.sim import program as p
+from xstage.sim.calibrate import BurstTimes
 from xstage.sim.errors import InputError, ProgramError
+from xstage.sim.execute import simulate
 from xstage.sim.program_builder import ProgramBuilder, Seat
 
 from ..made_up_hardware import made_up_machine
@@ -197,9 +201,43 @@ def test_ctrl_c_ends_a_run_and_its_threads(bench):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("xstage lane")]
 
 
-def test_what_a_core_needs_for_loads_and_own_stores_is_a_time(bench):
-    times = measure_access(bench, made_up_machine())
-    for time in (times.load, times.own_store):
+def test_what_a_core_needs_for_loads_own_stores_and_ops_is_a_time(bench):
+    small = np.array([1024.0, 4096.0])
+    times = BurstTimes(1, small, np.full(2, np.inf), np.tile(8 + small / 160, (3, 1)))
+    found = measure_access(bench, times)
+    for time in (found.load, found.own_store):
         assert time.t0_ns >= 0
         assert 0 < time.rate_gbs <= 1000
-    assert bench.costs.mapped_store_ticks >= 0
+    for costs in (found.ops, found.ops_beside_loads):
+        assert all(0 <= cost < 1e6 for row in costs.ns for cost in row)
+        assert costs.ps(6)["task"] > 0
+
+
+def test_clocks_count_what_ops_cost_as_the_simulation_does(bench):
+    builder = ProgramBuilder(n_gpus=2)
+    done = builder.counters(home=0, cause="inputs")
+    ops = [
+        {"kind": p.COMPUTE, "duration_ps": 5_000_000},
+        {"kind": p.SIGNAL, "counter": done, "count": 1, "duration_ps": 3_000_000},
+        {"kind": p.WAIT, "counter": done, "count": 1},
+        {"kind": p.RELEASE, "counter": 0, "count": 1},
+        {"kind": p.ACQUIRE, "counter": 0, "count": 1},
+        {"kind": p.COMPUTE, "duration_ps": 1000},
+    ]
+    lanes(builder, [ops], slots=[0])
+    costs = OpCosts((1,), ((400.0, 0.0, 0.0, 500.0, 600.0, 300.0, 250.0, 350.0, 1500.0, 0.0),))
+    mapped = onto_cores(builder.build(), 1, replace(TIMES, ops=costs))
+    records = bench.run_program(CoreTables(mapped, bench.clock), NOTHING, drain_ns=500.0).records
+    simulated = judged_ops(simulate(mapped, machine_for(made_up_machine(), 2).fabric(), trace="full"))
+    for column, name in ((START, "start_us"), (END, "end_us")):
+        per_us = 1000 * bench.clock.ticks_per_ns
+        assert records[:, column] / per_us == pytest.approx(simulated[name].to_numpy(), abs=0.02)
+
+
+def test_a_store_begins_when_what_it_costs_is_over(bench):
+    builder = ProgramBuilder(n_gpus=2)
+    lanes(builder, [[store(builder, 640), store(builder, 640)]])
+    costs = OpCosts((1,), ((0.0, 20_000.0, *(0.0,) * 8),))
+    tables = CoreTables(onto_cores(builder.build(), 1, replace(TIMES, ops=costs)), bench.clock)
+    records = bench.run_program(tables, NOTHING, drain_ns=500.0).records
+    assert (records[:, BEGUN] - records[:, START] >= bench.clock.ticks(20_000)).all()

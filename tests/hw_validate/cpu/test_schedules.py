@@ -6,12 +6,13 @@ from xstage.hw_validate.compare import compare
 from xstage.hw_validate.cpu.bench import Bench
 from xstage.hw_validate.cpu.cores import usable_cores
 from xstage.hw_validate.cpu.onto_cores import AccessTime, AccessTimes, judged_ops
+from xstage.hw_validate.cpu.op_costs import KINDS, OpCosts
 from xstage.hw_validate.cpu.replay import replay
 from xstage.hw_validate.cpu.schedules import (
     MOST_BOOKKEEPING,
-    OP_NS,
     Drawn,
     attention_program,
+    bookkeeping_ns,
     megamoe_program,
     schedule_traces,
 )
@@ -21,7 +22,9 @@ from xstage.sim import program as p
 
 from ..made_up_hardware import made_up_machine
 
-DRAWN = Drawn(made_up_machine(), 1, AccessTimes(load=AccessTime(5, 200), own_store=AccessTime(5, 200)))
+COSTS = OpCosts((1,), ((40.0,) * len(KINDS),))
+TIMES = AccessTimes(AccessTime(5, 200), AccessTime(5, 200), ops=COSTS, ops_beside_loads=COSTS)
+DRAWN = Drawn(made_up_machine(), 1, TIMES)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def test_both_kinds_are_drawn_in_turn(traces):
 
 def test_bookkeeping_is_a_small_part_of_every_schedule(traces):
     for trace in traces:
-        assert OP_NS * len(trace.program.ops) <= MOST_BOOKKEEPING * trace.makespan_ps / 1000
+        assert 0 < bookkeeping_ns(trace.program) <= MOST_BOOKKEEPING * trace.makespan_ps / 1000
 
 
 def test_the_same_seed_draws_the_same_schedules(traces):
@@ -56,7 +59,7 @@ def test_every_time_but_those_of_stores_is_paced():
 def test_pulls_leave_a_core_time_for_their_ops():
     program = megamoe_program(DRAWN, np.random.default_rng(1))
     pulls = (program.ops["kind"] == p.SIGNAL) & (program.ops["duration_ps"] > 0)
-    assert program.ops["duration_ps"][pulls].min() > 20 * OP_NS * 1000
+    assert program.ops["duration_ps"][pulls].min() > 20 * 40_000
 
 
 def test_a_few_sms_keep_their_share_of_compute_and_get_the_calibrated_stage():
