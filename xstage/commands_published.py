@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from .counted_progress import counted_progress
-from .diagnosis import announce_compilation
 from .output import print_json, show, with_common_fields
 
 
@@ -35,12 +34,13 @@ def published(
 ) -> None:
     """Predict published measurements and say how well, by family, machine and number of tokens."""
     from .sim.errors import InputError
+    from .sweeps.run import compile_engine
 
     if fit is not None and data is not None:
         raise InputError("goes with the published rows alone", field="--fit", value=fit, allowed="no --data")
     if output is not None and fit is None:
         raise InputError("is for a machine file", field="--output", value=str(output), allowed="with --fit MACHINE")
-    announce_compilation()
+    compile_engine()
     started = time.perf_counter()
     if fit is not None:
         answer, parts = _fit(fit, output)

@@ -12,8 +12,9 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import groupby
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,21 +61,34 @@ def text_of(machine: Machine) -> str:
 
 
 def answers(asked: Sequence[tuple[Machine, Case]], workers: int) -> Iterator[tuple[int, Answer]]:
-    """Position and answer of each question, as they come. With one worker everything runs in this process."""
+    """Position and answer of each question, as they come. With one worker everything runs in this process.
+
+    A worker gets neighbours that share a routing one after the other: it draws the routing once.
+    """
     if workers < 2 or len(asked) < 2:
         for position, (machine, case) in enumerate(asked):
             yield position, answer(machine, case)
         return
-    processes = [_start() for _ in range(min(workers, len(asked)))]
+    from .sweeps.run import compile_engine
+
+    compile_engine()
+    texts = {id(machine): text_of(machine) for machine, _ in asked}
+    questions = [(position, texts[id(machine)], case) for position, (machine, case) in enumerate(asked)]
+    batches = [tuple(batch) for _, batch in groupby(questions, lambda question: drawn_for(question[2]) or question[0])]
+    processes = [_start() for _ in range(min(workers, len(batches)))]
     free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
     for process in processes:
         free.put(process)
+    answered: SimpleQueue[tuple[int, Answer | Exception]] = SimpleQueue()
     pool = ThreadPoolExecutor(len(processes))
-    texts = {id(machine): text_of(machine) for machine, _ in asked}
     try:
-        waiting = {pool.submit(_ask, free, (texts[id(m)], case)): position for position, (m, case) in enumerate(asked)}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
+        for batch in batches:
+            pool.submit(_ask_each, free, batch, answered)
+        for _ in asked:
+            position, found = answered.get()
+            if isinstance(found, Exception):
+                raise found
+            yield position, found
     finally:
         for process in processes:
             process.kill()
@@ -82,22 +96,43 @@ def answers(asked: Sequence[tuple[Machine, Case]], workers: int) -> Iterator[tup
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+def drawn_for(case: Case) -> tuple[int, ...] | None:
+    """What the routing of a case is drawn for; None for a case without one."""
+    shape: Any = case.shape
+    return (shape.ranks, shape.tokens, shape.topk, shape.experts) if hasattr(shape, "topk") else None
+
+
 def _start() -> subprocess.Popen[bytes]:
+    """A worker in a process group of its own: Ctrl-C reaches who asked, and that one ends its workers."""
     command = [sys.executable, "-m", "xstage.prediction_worker"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
 
 
-def _ask(free: SimpleQueue[subprocess.Popen[bytes]], question: tuple[str, Case]) -> Answer:
+def _ask_each(
+    free: SimpleQueue[subprocess.Popen[bytes]],
+    batch: Sequence[tuple[int, str, Case]],
+    answered: SimpleQueue[tuple[int, Answer | Exception]],
+) -> None:
+    """Put a batch of questions to one process. After an error the rest of the batch stays without answers."""
     process = free.get()
+    position = -1
+    try:
+        for position, text, case in batch:
+            answered.put((position, _ask(process, (text, case))))
+    except Exception as error:  # a fault of the program belongs to whoever asked
+        answered.put((position, error))
+    finally:
+        free.put(process)
+
+
+def _ask(process: subprocess.Popen[bytes], question: tuple[str, Case]) -> Answer:
     assert process.stdin is not None and process.stdout is not None
     try:
         pickle.dump(question, process.stdin)
         process.stdin.flush()
         found: Any = pickle.load(process.stdout)
-    except (EOFError, BrokenPipeError):
+    except (EOFError, BrokenPipeError, pickle.UnpicklingError):
         raise XstageError(f"a worker process ended with exit code {process.wait()}; what it said is above") from None
-    finally:
-        free.put(process)
     if isinstance(found, Exception):
         raise found
     assert isinstance(found, Answer)
@@ -116,7 +151,7 @@ def _serve() -> None:
         found: Answer | Exception
         try:
             found = answer(machine_of(text), case)
-        except Exception as error:  # a fault of the program belongs to whoever asked
+        except Exception as error:
             found = error
         pickle.dump(found, out)
         out.flush()

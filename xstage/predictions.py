@@ -12,7 +12,7 @@ Rows that gave a machine file a number are predicted and not judged. Spans and s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -139,7 +139,7 @@ def predicted(rows: list[dict[str, Any]], workers: int = 1, progress: Report = u
     maps = [mapped(row) for row in rows]
     machines = _machines(rows, maps)
     questions = {(row["machine"], found.case): None for row, found in zip(rows, maps, strict=True) if found.case}
-    order = sorted(questions, key=lambda question: _size(question[1]), reverse=True)
+    order = ordered(questions)
     found: dict[Any, Answer] = {}
     for position, reply in answers([(machines[name], case) for name, case in order if case], workers):
         found[order[position]] = reply
@@ -194,8 +194,27 @@ def _machines(rows: list[dict[str, Any]], maps: list[Mapped]) -> dict[str, Machi
     return {name: load_machine(name) for name in sorted(names)}
 
 
+def ordered(questions: Iterable[Any]) -> list[Any]:
+    """Questions that share a routing side by side, and what takes longest first, so that no worker ends with it."""
+    from .prediction_worker import drawn_for
+
+    together: dict[Any, list[Any]] = {}
+    for question in questions:
+        case = question[1]
+        together.setdefault(drawn_for(case) or question, []).append(question)
+    batches = [sorted(batch, key=_by_call) for batch in together.values()]
+    batches.sort(key=lambda batch: sum(_size(case) for _, case in batch), reverse=True)
+    return [question for batch in batches for question in batch]
+
+
+def _by_call(question: tuple[str, Any]) -> str:
+    """Parts of one call side by side: its run is kept for them."""
+    machine, case = question
+    return f"{machine} {getattr(case, 'call', case)!r}"
+
+
 def _size(case: Any) -> float:
-    """Grows with what a case takes to simulate; the longest go first, so that no worker ends with one."""
+    """Grows with what a case takes to simulate."""
     shape = case.shape
     if hasattr(shape, "topk"):
         return float(shape.tokens * shape.topk * shape.ranks)

@@ -207,6 +207,7 @@ def _engine_bytes(program: Program, fabric: Fabric, layout: Layout, trace: str) 
         (fabric.n_ports, engine.PORT_STATE), (fabric.n_ports, PORT_TOTAL), (len(program.counters), engine.COUNTER_STATE),
         (len(program.slots), engine.SLOT_STATE), (lanes + 4 * groups, engine.WATCHER), (layout.n_spans, SPAN),
         (pool + pool // 2, engine.GRANULE), (pool + lanes, engine.HEAP),
+        (pool + lanes + fabric.n_ports, engine.PLACE),
     )  # fmt: skip
     records = layout.max_op_records * OP_RECORD.itemsize + layout.max_granules * GRANULE_RECORD.itemsize
     kept = TABLES_OF_TRACE * records if trace == "full" else 0

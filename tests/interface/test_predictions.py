@@ -1,6 +1,10 @@
 """`xstage published`: what is predicted, how it is judged, and the command around it."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -15,7 +19,7 @@ from xstage.prediction_choices import choices, score
 from xstage.prediction_output import published_parts
 from xstage.prediction_summary import error_numbers, repeat_spread, summary
 from xstage.prediction_worker import answer, answers, machine_of, text_of
-from xstage.predictions import Published, predicted
+from xstage.predictions import Published, ordered, predicted
 
 HEADER = (
     "source_url,gpu,ranks,hidden,intermediate,experts,topk,tokens_per_rank,"
@@ -183,8 +187,37 @@ def test_a_summary_has_a_line_for_each_group_with_a_judged_row(done):
 
 def test_worker_processes_answer_as_this_one_does(done, mine):
     rows = done.rows.to_dict("records")[2:4]
-    asked = [(load_machine("hgx-h20"), mapped(row).case) for row in rows]
+    asked = [
+        (load_machine("hgx-h20"), mapped(row | {"tokens_per_rank": tokens}).case) for tokens in (4, 8) for row in rows
+    ]
     assert dict(answers(asked, 2)) == dict(answers(asked, 1))
+    assert len({reply.predicted_us for _, reply in answers(asked, 2)}) == 4
+
+
+def test_cases_with_one_routing_stand_side_by_side_and_the_largest_go_first(done):
+    [row, *_] = done.rows.to_dict("records")
+    questions = [
+        (machine, mapped(row | {"tokens_per_rank": tokens}).case)
+        for machine in ("hgx-b200", "gb200-nvl72", "hgx-b300") for tokens in (8, 512, 64)
+    ]  # fmt: skip
+    placed = ordered(questions)
+    assert [case.shape.tokens for _, case in placed] == [512] * 3 + [64] * 3 + [8] * 3
+    assert set(placed) == set(questions)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_interrupt_gets_one_answer_and_ends_the_workers(workers):
+    """As a terminal sends it: to every process of the group of the command."""
+    words = [sys.executable, "-m", "xstage", "published", "--json", "--workers", workers]
+    command = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    for line in command.stderr:
+        if "runs" in line:
+            break
+    os.killpg(command.pid, signal.SIGINT)
+    out, said = command.communicate(timeout=60)  # until nobody has the other end of the pipes
+    assert command.returncode == 1
+    assert json.loads(out) == {"error": {"type": "Interrupted", "message": "interrupted"}}
+    assert [line for line in said.splitlines() if "runs" not in line] == []
 
 
 def test_what_a_machine_cannot_run_becomes_the_reason():
