@@ -30,6 +30,7 @@ def render(validation: Validation) -> str:
         calibration=found,
         numbers=_numbers(validation),
         summary=summary,
+        t_iss0_known_to_pct=validation.t_iss0_known_to_pct,
         host=validation.calibrated.host,
         kinds=validation.by_schedule(),
         by_size=validation.by_size(),

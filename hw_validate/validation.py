@@ -68,13 +68,29 @@ class Validation:
     details: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        replay = asdict(self.summary) | {"drift_pct": self.drift_pct, "not_measured": self.not_measured}
+        replay = asdict(self.summary) | {
+            "without_stall_within_t_iss0": self.without_stall_within_t_iss0,
+            "t_iss0_known_to_pct": self.t_iss0_known_to_pct,
+            "drift_pct": self.drift_pct,
+            "not_measured": self.not_measured,
+        }
         return {
             "calibration": self.calibrated.as_dict(),
             "replay": replay
             | {"by_schedule": self.by_schedule(), "without_stall_by_size": self.by_size()}
             | self.details,
         } | ({"again": [run.as_dict() for run in self.again]} if self.again else {})
+
+    @property
+    def t_iss0_known_to_pct(self) -> float:
+        """How well the calibration knows the time of a store without stall: an excess below it need be no stall."""
+        return self.calibrated.calibration.t_iss0_ns.known_to_pct
+
+    @property
+    def without_stall_within_t_iss0(self) -> bool | None:
+        """Whether the excess of programs without stall is one that T_iss0 is not known well enough to exclude."""
+        excess = self.summary.without_stall_excess_pct
+        return None if excess is None else abs(excess) <= self.t_iss0_known_to_pct
 
     def by_schedule(self) -> list[dict[str, Any]]:
         """Errors of each kind of Program."""

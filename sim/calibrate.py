@@ -110,6 +110,11 @@ class Estimate:
     def as_list(self) -> list[float]:
         return [self.low, self.high]
 
+    @property
+    def known_to_pct(self) -> float:
+        """Half the width of the interval, in percent of the value."""
+        return 50 * (self.high - self.low) / self.value
+
 
 @dataclass(frozen=True)
 class Calibration:

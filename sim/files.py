@@ -34,6 +34,12 @@ def write_whole(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def check_suffix(path: str | Path, option: str, allowed: tuple[str, ...]) -> None:
+    """Raises `InputError` for a path whose suffix is none of those that can be written."""
+    if Path(path).suffix not in allowed:
+        raise InputError("has no suffix that can be written", field=option, value=str(path), allowed=allowed)
+
+
 @contextmanager
 def _refused_at(target: Path) -> Iterator[None]:
     try:

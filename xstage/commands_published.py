@@ -22,6 +22,14 @@ def published(
     data: Annotated[
         Path | None, typer.Option(metavar="FILE.csv", help="Judge this table instead; machines are taken as they are.")
     ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="GPU", help="Only rows of this GPU; a wrong name lists all.", show_default=False),
+    ] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="Only these variants or versions, such as 'sm90_*'.", show_default=False),
+    ] = None,
     fit: Annotated[
         str | None, typer.Option(metavar="MACHINE", help="Fit a machine's free numbers to the rows set aside for it.")
     ] = None,
@@ -29,15 +37,28 @@ def published(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE.yaml", help="With --fit: write the machine file here."),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Write everything to this page.", show_default=False),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that simulate.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict published measurements and say how well, by family, machine and number of tokens."""
+    from .report_page import SUFFIXES, report_answer
     from .sim.errors import InputError
+    from .sim.files import check_suffix
     from .sweeps.run import compile_engine
 
-    if fit is not None and data is not None:
-        raise InputError("goes with the published rows alone", field="--fit", value=fit, allowed="no --data")
+    beside_fit = {"--data": data, "--gpu": gpu, "--variant": variant, "--report": report}
+    if fit is not None and any(given is not None for given in beside_fit.values()):
+        raise InputError(
+            "goes with the published rows alone", field="--fit", value=fit, allowed=f"none of {', '.join(beside_fit)}"
+        )
+    if report is not None:
+        check_suffix(report, "--report", SUFFIXES)
+    if output is not None:
+        check_suffix(output, "--output", (".yaml", ".yml"))
     if output is not None and fit is None:
         raise InputError("is for a machine file", field="--output", value=str(output), allowed="with --fit MACHINE")
     compile_engine()
@@ -45,23 +66,28 @@ def published(
     if fit is not None:
         answer, parts = _fit(fit, output)
     else:
-        answer, parts = _published(data, workers)
+        answer, parts = _published(data, gpu, variant, workers)
     wall_s = time.perf_counter() - started
+    if report is not None:
+        answer |= {"report": str(report)}
+    answer = with_common_fields(answer, {"wall_s": wall_s}, 0)
+    if report is not None:
+        report_answer(answer, report)
     if as_json:
-        print_json(with_common_fields(answer, {"wall_s": wall_s}, 0))
+        print_json(answer)
     else:
-        show(*parts(), "", f"Done in {wall_s:.1f} s.")
+        show(*parts(), "", *[f"Written to {report}."] * (report is not None), f"Done in {wall_s:.1f} s.")
 
 
 Shown = tuple[dict[str, Any], Callable[[], list[Any]]]
 
 
-def _published(data: Path | None, workers: int) -> Shown:
+def _published(data: Path | None, gpu: str | None, variant: str | None, workers: int) -> Shown:
     from .prediction_output import published_parts
     from .predictions import published as predict
 
     with counted_progress("Predicting published measurements") as progress:
-        done = predict(data, workers=workers, progress=progress)
+        done = predict(data, gpu=gpu, variant=variant, workers=workers, progress=progress)
     return done.as_dict(), lambda: published_parts(done)
 
 

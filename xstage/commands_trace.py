@@ -96,9 +96,10 @@ def _check(output: Path | None, scenario: str | None, needing: dict[str, Any]) -
     for option, value in needing.items():
         if value and scenario is None:
             raise typer.BadParameter("needs --beside SCENARIO", param_hint=option)
-    joined = needing["--ops"]
-    if joined is not None and joined.suffix != ".parquet":
-        raise typer.BadParameter(f"{joined} has no suffix that can be written (allowed: .parquet)", param_hint="--ops")
+    from .sim.files import check_suffix
+
+    if needing["--ops"] is not None:
+        check_suffix(needing["--ops"], "--ops", (".parquet",))
 
 
 def _beside(ops: pd.DataFrame, scenario: str, match: list[str], overrides: list[str], joined: Path | None) -> Beside:

@@ -55,10 +55,11 @@ def calibrate(
     """Measure T_iss0, R and Q of real hardware."""
     from .hw_validate.cuda.options import OnGpus
     from .hw_validate.validate import calibrate as calibrated
+    from .sim.files import check_suffix
 
     started = time.perf_counter()
     if output is not None:
-        _check_suffix(output, "-o", (".yaml", ".yml"))
+        check_suffix(output, "-o", (".yaml", ".yml"))
     if plan is not None:
         _write_plan(plan, backend, OnGpus(transport, gpus, results, keep), producers, quick, seed, as_json)
         return
@@ -80,7 +81,12 @@ def _without_stall(replay: dict[str, Any]) -> list[tuple[str, str]]:
     """Programs in which no stall is predicted: whether any was measured."""
     excess, noise = replay["without_stall_excess_pct"], replay["without_stall_noise_pct"]
     told = f"more measured in {replay['programs_without_stall']} with no stall predicted"
-    return [] if excess is None else [(told, f"{excess:+.1f} %, their noise {noise:.1f} %")]
+    known = replay["t_iss0_known_to_pct"]
+    return (
+        []
+        if excess is None
+        else [(told, f"{excess:+.1f} %; their noise {noise:.1f} %, T_iss0 is known to {known:.0f} %")]
+    )
 
 
 def validate(
@@ -105,11 +111,12 @@ def validate(
     from .hw_validate.cuda.options import OnGpus
     from .hw_validate.validate import validate as validated
     from .sim.errors import InputError
+    from .sim.files import check_suffix
 
     started = time.perf_counter()
     for path, option, suffixes in ((report, "--report", (".html",)), (ops, "--ops", (".parquet",))):
         if path is not None:
-            _check_suffix(path, option, suffixes)
+            check_suffix(path, option, suffixes)
     if plan is not None:
         if machine is None:
             raise InputError("is missing: Programs are drawn for its stage", field="--machine",
@@ -248,10 +255,3 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
 
     with Console(stderr=True).status("Starting") as status:
         yield lambda doing, share: status.update(f"{doing[:1].upper()}{doing[1:]}: {100 * share:.0f} %")
-
-
-def _check_suffix(path: Path, option: str, allowed: tuple[str, ...]) -> None:
-    from .sim.errors import InputError
-
-    if path.suffix not in allowed:
-        raise InputError("has no suffix that can be written", field=option, value=str(path), allowed=allowed)

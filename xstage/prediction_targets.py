@@ -64,6 +64,8 @@ TARGETS = (
 )
 LEAST_COVERAGE_PCT = 85.0
 LEAST_RIGHT_PCT = 90.0
+LEAST_APART_PCT = 5.0
+"""Measurements of one case that lie closer together are not worth a word."""
 
 
 def targets(done: Published) -> pd.DataFrame:
@@ -125,4 +127,14 @@ def _blame(judged: pd.DataFrame) -> str:
     taken = "; ".join(sorted({text for text in mine.approximation if text}))
     name = " ".join(text for text in (family, version) if text)
     said = f"{name}: {len(mine)} rows, {mine.error_pct.mean():+.0f} %, {100 * share.iloc[0]:.0f} % of the error"
-    return said + (f" ({taken})" if taken else "")
+    return said + (f" ({taken})" if taken else "") + _spread(judged)
+
+
+def _spread(judged: pd.DataFrame) -> str:
+    """How far measurements of one case lie apart, and what the best prediction for each case would be off by."""
+    times = judged.groupby(["machine", "case"]).time_us
+    apart = 100 * float((times.max() / times.min() - 1).max())
+    least = 100 * float((times.transform("median") / judged.time_us - 1).abs().mean())
+    if apart < LEAST_APART_PCT:
+        return ""
+    return f"; one case was measured up to {apart:.0f} % apart, and the median of each would be off by {least:.1f} %"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,10 +117,19 @@ class Published:
         return parts_html(published_parts(self))
 
 
-def published(data: str | Path | None = None, *, workers: int = WORKERS, progress: Report = unreported) -> Published:
+def published(
+    data: str | Path | None = None,
+    *,
+    gpu: str | None = None,
+    variant: str | None = None,
+    workers: int = WORKERS,
+    progress: Report = unreported,
+) -> Published:
     """Predict the published measurements, or those of a CSV file with the same columns; machines are taken as they are.
 
-    Equal cases are simulated once, in `workers` processes. Raises `InputError` for a file that cannot be read.
+    `gpu` and `variant` choose rows by those columns: a name such as H20, and a pattern such as 'sm90_*', which may also be
+    that of a version. Equal cases are simulated once, in `workers` processes. Raises `InputError` for a file that cannot be
+    read, and where no row is left.
     """
     import pandas as pd
 
@@ -128,7 +138,29 @@ def published(data: str | Path | None = None, *, workers: int = WORKERS, progres
     kinds: tuple[Kind, ...] = ("megamoe", "attention_tp")
     tables = [load_published(kind) for kind in kinds] if data is None else [load_like(data)]
     rows = [row for table in tables for row in plain_rows(table.reset_index())]
-    return Published(pd.DataFrame(predicted(rows, workers, progress)))
+    return Published(pd.DataFrame(predicted(_chosen(rows, gpu, variant), workers, progress)))
+
+
+def _chosen(rows: list[dict[str, Any]], gpu: str | None, variant: str | None) -> list[dict[str, Any]]:
+    """The rows of a GPU and of the variants, or versions, that a pattern matches; upper and lower case are the same."""
+    from .sim.checked import closest
+    from .sim.errors import InputError
+
+    if gpu is not None:
+        known = sorted({row["gpu"] for row in rows})
+        rows = [row for row in rows if row["gpu"].lower() == gpu.lower()]
+        if not rows:
+            raise InputError("has no row", field="gpu", value=gpu, allowed=", ".join(known))
+    if variant is None:
+        return rows
+    names = {row[key] for row in rows for key in ("variant", "version") if row[key]}
+    matching = {name for name in names if fnmatchcase(name.lower(), variant.lower())}
+    if not matching:
+        raise InputError(
+            f"matches no row{closest(variant, names)}", field="variant", value=variant,
+            allowed="a name in the columns variant or version, or a pattern of one such as 'sm90_*'",
+        )  # fmt: skip
+    return [row for row in rows if row["variant"] in matching or row["version"] in matching]
 
 
 def predicted(rows: list[dict[str, Any]], workers: int = 1, progress: Report = unreported) -> list[dict[str, Any]]:

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from .plots.html_page import Code, Page, Picture, Section, Table, facts, render
 from .sim.errors import InputError, XstageError
-from .sim.files import write_whole
+from .sim.files import check_suffix, write_whole
 
 if TYPE_CHECKING:
     from .scenarios.loader import Resolved
 
 OF_SCENARIOS = ("run", "compare", "explain", "tune")
 """Commands whose first word is a scenario."""
+SUFFIXES = (".html", ".htm")
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,19 @@ def report(path: str | Path, output: str | Path) -> Report:
 
     Raises `InputError` for what is not there or none of the kinds above, and for an output without the suffix .html.
     """
-    source, target = Path(path), Path(output)
-    if target.suffix not in (".html", ".htm"):
-        raise InputError("has no suffix that can be written", field="-o", value=str(output), allowed=".html")
-    page = page_of(source)
+    check_suffix(output, "-o", SUFFIXES)
+    return _written(page_of(Path(path)), Path(output))
+
+
+def report_answer(answer: dict[str, Any], output: str | Path) -> Report:
+    """`report` of an answer that is at hand, as a command prints it with --json."""
+    from .report_answers import answer_page
+
+    check_suffix(output, "--report", SUFFIXES)
+    return _written(_with_end(answer_page(answer), None, answer), Path(output))
+
+
+def _written(page: Page, target: Path) -> Report:
     text = render(page)
     with write_whole(target) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
@@ -97,22 +107,24 @@ def _answer(source: Path) -> dict[str, Any]:
     return found
 
 
-def _with_end(page: Page, source: Path, answer: dict[str, Any] | None) -> Page:
-    """The page with parameters, provenance and how to get it again behind it."""
+def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None) -> Page:
+    """The page with parameters, provenance and how to get it again behind it. `source` is the file that it was made from."""
     from . import __version__
 
     known = answer or {}
     line = known.get("command")
-    origin: dict[str, Any] = {
-        "made from": source.name,
-        "SHA-256 of it": _digest(source),
+    of_file = {} if source is None else {"made from": source.name, "SHA-256 of it": _digest(source)}
+    origin: dict[str, Any] = of_file | {
         "written by xstage": known.get("xstage_version"),
         "this page by xstage": __version__,
         "seed": known.get("seed"),
         "time it took, s": known.get("timing", {}).get("wall_s"),
     }
-    steps = [f"{line} > {shlex.quote(source.name)}" if line else "# the command is not recorded in this file"]
-    steps.append(f"xstage report {shlex.quote(source.name)} -o {shlex.quote(source.stem)}.html")
+    if source is None:
+        steps = [line or ""]
+    else:
+        steps = [f"{line} > {shlex.quote(source.name)}" if line else "# the command is not recorded in this file"]
+        steps.append(f"xstage report {shlex.quote(source.name)} -o {shlex.quote(source.stem)}.html")
     ends = [
         Section("Provenance", [facts("", {name: value for name, value in origin.items() if value is not None})]),
         Section("How to get it again", [Code("\n".join(steps))]),

@@ -58,6 +58,12 @@ def test_the_answer_has_the_agreed_fields_and_is_json(found):
         "programs", "programs_with_stall", "median_abs_error_pct", "p90_abs_error_pct", "stall_mean_abs_error_ns",
         "noise_pct", "drift_pct", "verdict",
     }  # fmt: skip
+    low, high = answer["calibration"]["intervals"]["t_iss0_ns"]
+    known = 100 * (high - low) / 2 / answer["calibration"]["t_iss0_ns"]
+    assert answer["replay"]["t_iss0_known_to_pct"] == pytest.approx(known)
+    assert answer["replay"]["without_stall_within_t_iss0"] == (
+        abs(answer["replay"]["without_stall_excess_pct"]) <= known
+    )
 
 
 def test_the_answer_tells_what_is_more_than_the_law_by_distance_from_the_knee(found):

@@ -113,12 +113,37 @@ def test_a_person_sees_tables(mine, capsys):
         (["--data", "nowhere.csv"], "no such file"),
         (["--fit", "mi300x"], "has no numbers to fit"),
         (["-o", "x.yaml"], "with --fit MACHINE"),
-        (["--fit", "hgx-b200", "--data", "x.csv"], "no --data"),
+        (["--fit", "hgx-b200", "--data", "x.csv"], "none of --data"),
+        (["--fit", "hgx-b200", "--gpu", "B200"], "none of --data, --gpu"),
+        (["--fit", "hgx-b200", "-o", "x.txt"], "has no suffix that can be written (allowed: .yaml, .yml)"),
+        (["--report", "x.pdf"], "has no suffix that can be written (allowed: .html, .htm)"),
+        (["--gpu", "H21"], "gpu = 'H21': has no row (allowed: A100, B200"),
+        (["--variant", "megamoe_sm100_wav"], "did you mean 'megamoe_sm100_wave'"),
+        (["--gpu", "H20", "--variant", "fa4"], "variant = 'fa4': matches no row"),
     ],
 )
 def test_bad_input_is_refused(words, said, capsys):
     assert main(["published", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_rows_are_chosen_by_gpu_and_variant(done, mine):
+    assert xs.published(mine, gpu="h20", workers=1).rows.line.tolist() == [4, 5]
+    some = xs.published(mine, gpu="B200", variant="*SM100_wave", workers=1)
+    assert some.rows.line.tolist() == [2, 7]
+    assert some.rows.predicted_us[0] == done.rows.predicted_us[0]
+    of_version = xs.published(mine, variant="sm90_wave*", workers=1).rows
+    assert of_version.line.tolist() == [4, 5, 6] and (of_version.version.str.startswith("sm90_wave")).all()
+
+
+def test_the_page_is_that_of_the_answer(mine, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    words = ["published", "--data", str(mine), "--gpu", "H20", "--workers", "1", "--report", str(page), "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(page)
+    text = page.read_text()
+    assert "100 % of 2 published rows are predicted" in text
+    assert text.count("<svg") == 1
 
 
 # --- judging
@@ -162,6 +187,15 @@ def test_parts_are_shown_beside_whole_calls_and_not_counted_with_them():
         for part in published_parts(done)
         if part and not isinstance(part, str)
     )
+
+
+def test_a_missed_target_says_how_far_measurements_of_one_case_lie_apart(done):
+    [row] = done.rows.to_dict("records")[:1]
+    off = [row | {"time_us": row["predicted_us"] * factor, "error_pct": 100 / factor - 100} for factor in (2, 2, 2.5)]
+    [line] = Published(pd.DataFrame(off)).targets.to_dict("records")[:1]
+    assert not line["met"]
+    assert "3 rows, -53 %, 100 % of the error" in line["furthest_off"]
+    assert line["furthest_off"].endswith("up to 25 % apart, and the median of each would be off by 6.7 %")
 
 
 def test_error_numbers_of_known_errors():
