@@ -23,7 +23,7 @@ demo: $(INSTALLED)  ## run the main example; results in out/demo
 test: $(INSTALLED)  ## run the tests; ARGS="-k burst" picks some
 	$(PYTEST) $(ARGS)
 
-check: lint types slow docs  ## run what `make test` leaves out: lint, types, slow tests, docs (but for the long tests)
+check: lint types slow docs  ## run what `make test` leaves out: lint, types, slow tests, docs; not the long tests
 
 slow: $(INSTALLED)  ## run the tests marked slow
 	$(PYTEST) -m slow $(ARGS)

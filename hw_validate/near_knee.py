@@ -26,8 +26,8 @@ def excess_by_size(comparisons: Sequence[Comparison], calibrated: Calibrated) ->
     """A row a range of sizes: `of_knee` (above, up to), `stores` of trains with no stall simulated, and by how many percent
     more time they (`excess_pct`) and isolated bursts of the calibration (`calibration_excess_pct`) took in the median.
 
-    None where there are no such stores or bursts. Schedules whose lanes share a core are left out: their own times say
-    little.
+    None where there are no such stores or bursts. Schedules whose lanes share a core are left out: a store there waits for
+    those of other lanes too.
     """
     found, times = calibrated.calibration, calibrated.times
     stores = [
@@ -51,7 +51,7 @@ def excess_by_size(comparisons: Sequence[Comparison], calibrated: Calibrated) ->
     return [
         {
             "of_knee": [low, high],
-            "stores": int(np.sum((sizes > low * knee) & (sizes <= high * knee))),
+            "stores": int(np.sum((sizes > low * knee) & (sizes <= high * knee) & np.isfinite(excess))),
             "excess_pct": median_pct(sizes, excess, low, high),
             "calibration_excess_pct": median_pct(bursts, of_burst, low, high),
         }

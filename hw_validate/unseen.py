@@ -7,7 +7,7 @@ is drawn again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from ..sim.execute import simulate
 from ..sim.machine import Machine
+from ..sim.outcome import OP_OF_TASK_WAIT
 from ..sim.program import COMPUTE, STORE, Program
 from ..sim.program_builder import ProgramBuilder, Seat
 from ..sim.trace import Trace
@@ -122,10 +123,12 @@ def train(machine: Machine, producers: int, sizes: list[int], gaps_ps: list[int]
     return builder.build(schedule="unseen train")
 
 
-def stalled_share(trace: Trace) -> float:
-    """Share of the issue time of all stores that is stall."""
-    stores = trace.outcome.op_records[trace.program.ops["kind"][trace.outcome.op_records["op"]] == STORE]
-    return float(stores["stall_ps"].sum() / max(1, (stores["end_ps"] - stores["start_ps"]).sum()))
+def stalled_share(trace: Trace, left_out: Sequence[int] = ()) -> float:
+    """Share of the issue time of all stores that is stall; ops `left_out` do not count as stores."""
+    is_store, records = trace.program.ops["kind"] == STORE, trace.outcome.op_records
+    is_store[list(left_out)] = False
+    rows = records[(records["op"] != OP_OF_TASK_WAIT) & is_store[records["op"]]]
+    return float(rows["stall_ps"].sum() / max(1, (rows["end_ps"] - rows["start_ps"]).sum()))
 
 
 def _whole_lines(size: float) -> int:

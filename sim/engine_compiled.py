@@ -188,8 +188,8 @@ _compiled = cached_njit(error_model="numpy", forceinline=True, _nrt=False)
 
 FIRST_POOL = 1 << 14
 FIRST_WIDTH, MOST_WIDTH = 8, 40  # of a bucket: 2^8 ps, 2^40 ps
-LEAST_BUCKETS, MOST_BUCKETS = 1 << 6, 1 << 12  # about as many as lanes; what a first-level cache holds
-LEAST_EVENTS, MOST_EVENTS = 1, 8  # by bucket: so few that the heap stays flat, enough to pass few empty ones
+LEAST_BUCKETS, MOST_BUCKETS = 1 << 6, 1 << 12  # as many as lanes at least, up to what a first-level cache holds
+LEAST_EVENTS, MOST_EVENTS = 1, 8  # by bucket: enough to pass few empty ones, so few that the heap stays flat
 GUARD_WATCHERS = 4  # a group waits for at most two guards of each of two queues
 FAR = 2**62
 
@@ -435,7 +435,7 @@ def _run(tables, state, settings):
 
 @_compiled
 def _push(state, time, event_class, number, item):
-    """Add an event, to the heap if it comes before the horizon, else to the wheel."""
+    """Add an event, to the heap if it comes before the horizon, as one at the present does, else to the wheel."""
     scalars = state.scalars
     key = (event_class << CLASS_SHIFT) | number
     if time < scalars[HORIZON]:
@@ -456,7 +456,8 @@ def _push(state, time, event_class, number, item):
 
 @_compiled
 def _push_near(heap, scalars, time, key, item):
-    """Columns are copied one by one: whole rows, which a processor reads wider than they were written, made it wait."""
+    """Add an event to the heap. Rows are copied column by column: a whole one, which the processor reads wider than its
+    columns were written, has to wait until they have left the store buffer."""
     at = scalars[HEAP_SIZE]
     scalars[HEAP_SIZE] = at + 1
     while at > 0:

@@ -146,7 +146,8 @@ class Lane:
             yield from self.spend(int(op["duration_ps"]))
         elif kind == p.STORE:
             granules = self._granules(op)
-            parts = [granules] * bool(granules) if op["flags"] & p.UNDIVIDED else [[each] for each in granules]
+            undivided = granules and op["flags"] & p.UNDIVIDED
+            parts = [granules] if undivided else [[granule] for granule in granules]
             for part in parts:
                 yield from self._issue(number, op, part, bool(op["flags"] & p.WITH_NEXT) and part is parts[-1])
         elif kind == p.LOAD:
@@ -190,7 +191,7 @@ class Lane:
         return cut
 
     def _issue(self, number: int, op: Any, granules: list[Cut], keep: bool) -> Steps:
-        """Granules, one after the other, for which the lane has the issue port of its SM, and then may `keep` it."""
+        """Granules, one after the other, while the lane has the issue port of its SM; it may `keep` it for its next op."""
         port, self.port = self.port or self.sm.port.request(), None
         yield from self._wait_for_port(port)
         for granule in granules[:-1]:
@@ -225,7 +226,8 @@ class Lane:
         if self.now < start + issue:
             yield from self.turn(At(self.env, self.key, start + issue - self.now))
 
-    def _issued(self, op: Any, size: int, receivers: list[int], last: bool, issued: int) -> None:
+    def _issued(self, op: Any, size: int, receivers: list[int], last: bool, _issued_before: int) -> None:
+        """The end of a granule's issue. What stays on this GPU is visible then."""
         if op["kind"] == p.STORE:
             self.totals["stored_bytes"] += size
         if self.gpu in receivers and last and op["counter"] != p.NO_COUNTER:

@@ -41,8 +41,9 @@ SEED = 0
 
 @dataclass(frozen=True)
 class MegaMoeCase:
-    """A MegaMoE call. `launches` counts kernels beyond the first; each costs the machine's `kernel_gap`. `swap_ab`: the
-    variant of SM90 kernels for small batches; `tile`: that of the SM90 wave kernel, see `megamoe.kernel.choose`.
+    """A MegaMoE call. `launches` counts kernels beyond those of the schedule; each costs the machine's `kernel_gap`.
+    `swap_ab`: the variant of SM90 kernels for small batches; `tile`: that of the SM90 wave kernel, see
+    `megamoe.kernel.choose`.
     """
 
     shape: megamoe.MegaMoe

@@ -54,9 +54,9 @@ KIND_NAMES = ("compute", "store", "load", "signal", "wait", "acquire", "release"
 REDUCE = 1
 """Flag of a STORE: the receiver adds."""
 UNDIVIDED = 2
-"""Flag of a STORE: the lane keeps the issue port from its first granule to its last."""
+"""Flag of a STORE: the lane keeps the issue port from its first granule to its last, as a CPU core does."""
 WITH_NEXT = 4
-"""Flag of a STORE: when it is issued, the lane keeps the issue port for its next op, which is a STORE."""
+"""Flag of a STORE: when it is issued, the lane keeps the issue port for its next op, a STORE that belongs to it."""
 
 NO_COUNTER = -1
 NO_QUEUE = -1

@@ -112,20 +112,19 @@ def _check_ops(program: Program) -> None:
     _check_store_counters(program, store & has_counter)
 
 
-def _check_kept_ports(program: Program, issues: Any) -> None:
-    """A STORE that keeps the issue port must be followed by one that has something to issue: else nobody gives it back."""
+def _check_kept_ports(program: Program, issues: Mask) -> None:
+    """A STORE that keeps the issue port must be followed by one that has something to issue: else nobody gives it back.
+
+    `issues` are the STOREs with bytes.
+    """
     kept = program.ops["flags"] & p.WITH_NEXT > 0
     followed = np.append(issues[1:], False)
     _refuse(
         kept & ~(issues & followed), "ops", "WITH_NEXT needs bytes, and a STORE with bytes next", program.ops["flags"]
     )
     last = program.runs["first_op"] + program.runs["n_ops"] - 1
-    ends = (
-        (program.runs["n_ops"] > 0) & kept[np.clip(last, 0, max(0, len(kept) - 1))]
-        if len(kept)
-        else np.zeros(0, dtype=bool)
-    )
-    _refuse(ends, "runs", "ends with an op that goes WITH_NEXT, last op", last)
+    kept_last = np.append(kept, False)[np.clip(last, 0, len(kept))]  # whether it exists is checked elsewhere
+    _refuse((program.runs["n_ops"] > 0) & kept_last, "runs", "ends with an op that goes WITH_NEXT, last op", last)
 
 
 def _check_store_bytes(program: Program, store: Mask) -> None:

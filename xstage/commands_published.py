@@ -45,22 +45,10 @@ def published(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict published measurements and say how well, by family, machine and number of tokens."""
-    from .report_page import SUFFIXES, report_answer
-    from .sim.errors import InputError
-    from .sim.files import check_suffix
+    from .report_page import report_answer
     from .sweeps.run import compile_engine
 
-    beside_fit = {"--data": data, "--gpu": gpu, "--variant": variant, "--report": report}
-    if fit is not None and any(given is not None for given in beside_fit.values()):
-        raise InputError(
-            "goes with the published rows alone", field="--fit", value=fit, allowed=f"none of {', '.join(beside_fit)}"
-        )
-    if report is not None:
-        check_suffix(report, "--report", SUFFIXES)
-    if output is not None:
-        check_suffix(output, "--output", (".yaml", ".yml"))
-    if output is not None and fit is None:
-        raise InputError("is for a machine file", field="--output", value=str(output), allowed="with --fit MACHINE")
+    _check(fit, output, report, {"--data": data, "--gpu": gpu, "--variant": variant, "--report": report})
     compile_engine()
     started = time.perf_counter()
     if fit is not None:
@@ -77,6 +65,24 @@ def published(
         print_json(answer)
     else:
         show(*parts(), "", *[f"Written to {report}."] * (report is not None), f"Done in {wall_s:.1f} s.")
+
+
+def _check(fit: str | None, output: Path | None, report: Path | None, not_with_fit: dict[str, Any]) -> None:
+    """Raises `InputError` for options that do not go together, and files of other kinds."""
+    from .report_page import SUFFIXES
+    from .sim.errors import InputError
+    from .sim.files import check_suffix
+
+    if fit is not None and any(given is not None for given in not_with_fit.values()):
+        raise InputError(
+            "goes with the published rows alone", field="--fit", value=fit, allowed=f"none of {', '.join(not_with_fit)}"
+        )
+    if report is not None:
+        check_suffix(report, "--report", SUFFIXES)
+    if output is not None:
+        check_suffix(output, "--output", (".yaml", ".yml"))
+        if fit is None:
+            raise InputError("is for a machine file", field="--output", value=str(output), allowed="with --fit MACHINE")
 
 
 Shown = tuple[dict[str, Any], Callable[[], list[Any]]]

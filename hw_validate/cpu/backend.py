@@ -25,7 +25,7 @@ from .bench import Bench
 from .microbenchmark import FULL, LEAST_NS, PACE_LIMIT, QUICK, Measured, measure
 from .onto_cores import AccessTimes, judged_ops
 from .replay import replay
-from .schedules import Drawn, schedule_traces, stalled_share
+from .schedules import Drawn, schedule_traces, stalled_share_on_cores
 from .shared_stage import shared_stage
 
 if TYPE_CHECKING:
@@ -84,13 +84,13 @@ class CpuBackend:
         )
 
     def unseen(self, calibrated: Calibrated, count: int, rng: np.random.Generator) -> list[Trace]:
-        """`count` Programs: trains, and MegaMoE and attention schedules mapped onto the cores. Half of all stall."""
+        """`count` Programs: trains, and MegaMoE and attention schedules mapped onto the cores. Half of them stall."""
         producers, machine = self.bench.producers, calibrated.machine
         self._access = measure_access(self.bench, calibrated.times)
         drawn = Drawn(machine, producers, self._access)
         schedules = schedule_traces(drawn, round(count * (QUICK_SCHEDULES if self.quick else SCHEDULES)), rng)
         bounds, trains = bounds_of(calibrated.calibration.knee_bytes.value), count - len(schedules)
-        stalled = sum(stalled_share(trace) > STALLED_SHARE for trace in schedules)
+        stalled = sum(stalled_share_on_cores(trace) > STALLED_SHARE for trace in schedules)
         return [*unseen_traces(machine, producers, trains, bounds, rng, (count + 1) // 2 - stalled), *schedules]
 
     def simulated_ops(self, trace: Trace) -> pd.DataFrame:

@@ -38,10 +38,11 @@ LOADING_LANES, LOADED_BYTES, LOAD_EVERY_PS = 4, 2048, 5_000_000
 SEQUENCES, MOST_BETWEEN = 160, 8
 REPEATS = 16
 QUANTILE = 0.75
-"""A core keeps to the costs in three of four cases; what it is late then, it makes up for as soon as it is idle."""
+"""A core keeps to the costs in three of four cases; in the fourth it is late, and catches up when it is next idle."""
 PAUSE_PS, LONG_PAUSE_PS = (300_000, 3_000_000), (4_000_000, 16_000_000)
 """Range of the pauses before sequences; long ones give other lanes the time for several loads."""
 PLENTY = 1_000_000
+"""Of the slot that is taken and given: no ACQUIRE ever waits."""
 MOST_SMALL_BYTES = 8192
 """Isolated bursts of up to this size stall on no processor that was tried."""
 _NO_TIMES = AccessTimes(AccessTime(0, 1), AccessTime(0, 1))
@@ -67,11 +68,9 @@ class _Sequences:
 
 
 def measure_op_costs(bench: Bench, times: BurstTimes, beside_loads: bool) -> OpCosts:
-    """What each kind of op costs a core of `bench`, by the number of its lanes.
+    """What each kind of op costs a core of `bench`, by the number of its lanes. `times` are those of the calibration.
 
     With `beside_loads`, other lanes load between the sequences: they drive what ops need out of the core's nearest cache.
-
-    `times` are those of the calibration.
     """
     rng = np.random.default_rng(0)
     cores = min(RANKS, bench.producers)

@@ -36,6 +36,8 @@ LEAST_NS = 0.1
 """A time that is nothing but the clock's own cost, taken off, is no time: at least this much is reported."""
 MOST_ROUNDS = 3
 """Rounds that may be run for each one wanted."""
+LINES_SPREAD, GAP_SPREAD = 4, 0.1
+"""By how many lines the bursts of a train differ from their middle at most, and by what share its gaps."""
 REST_NS = 5_000.0
 """A gap after which the stage is empty, by a wide margin: the largest burst drains in about 2 us."""
 
@@ -156,7 +158,7 @@ def _round(bench: Bench, plan: Plan, rng: np.random.Generator) -> _Round:
     alone = _isolated(bench, lines, rest, producers=1) if bench.producers > 1 else issued
     trains = [(n, gap) for n in plan.train_lines for gap in plan.train_gaps_ns]
     turns = rng.permutation(len(trains)).tolist()
-    of_turn = {i: _train(bench, plan, *trains[i]) for i in turns}
+    of_turn = {i: _train(bench, plan, *trains[i], rng) for i in turns}
     found = [of_turn[i] for i in range(len(trains))]
     of_size = [order == i for i in range(len(plan.isolated_lines))]
     parts = [
@@ -211,13 +213,26 @@ def _isolated(
     return _Bursts((took - bench.costs.store_ticks) / bench.clock.ticks_per_ns, disturbed)
 
 
-def _train(bench: Bench, plan: Plan, lines: int, gap_ns: float) -> _Train:
-    """Issue time and true gap of the later bursts of a train; of several producers, the mean over them."""
+def _train(bench: Bench, plan: Plan, lines: int, gap_ns: float, rng: np.random.Generator) -> _Train:
+    """Issue time and true gap of the later bursts of a train; of several producers, the mean over them.
+
+    Bursts differ by a few lines and gaps by some percent, evenly about their middle, in a new order each time: a core would
+    learn when a loop ends that always ends alike, as it cannot in a program whose stores differ.
+    """
     steps = np.zeros((2 * plan.train_bursts, 4), dtype=np.int64)
-    steps[::2, 0], steps[::2, 1] = lane.SPIN, bench.clock.ticks(gap_ns)
-    steps[1::2, 0], steps[1::2, 1] = lane.STORE, lines
+    steps[::2, 0], steps[::2, 1] = (
+        lane.SPIN,
+        np.round(bench.clock.ticks(gap_ns) * (1 + _scattered(plan, rng) * GAP_SPREAD)),
+    )
+    steps[1::2, 0], steps[1::2, 1] = lane.STORE, lines + np.round(_scattered(plan, rng) * LINES_SPREAD)
     stamps, disturbed = bench.run_quietly([steps] * bench.producers)
     cost, count = bench.costs.store_ticks, plan.train_counted
     issued = np.mean([centre(np.diff(noted)[1::2][-count:]) - cost for noted in stamps])
     gap = np.mean([centre(np.diff(noted)[2::2][-count:]) + cost for noted in stamps])
     return _Train(bench.clock.ns(float(issued)), bench.clock.ns(float(gap)), disturbed)
+
+
+def _scattered(plan: Plan, rng: np.random.Generator) -> Array:
+    """Numbers from -1 to 1 for each burst; those of the bursts that count have the same middle each time."""
+    even = np.linspace(-1, 1, plan.train_counted)
+    return np.concatenate([rng.uniform(-1, 1, plan.train_bursts - plan.train_counted), rng.permutation(even)])

@@ -270,9 +270,8 @@ class _Mapping:
             number = len(self.ops) + (taking > 0) + (before > 0 or takes_core)
             if taking:
                 self._add_cost(taking, number)
-            if (
-                takes_core
-            ):  # even at no cost: a core that has begun to look at a store goes on with it, and does not queue
+            if takes_core:
+                # Even at no cost: a core that has begun to look at a store goes on with it, and does not queue again.
                 self._add_cost(before, number, p.WITH_NEXT)
             elif before:
                 self._add_cost(before, number)

@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ...sim import program as p
 from ...sim.execute import simulate
 from ...sim.machine import Machine
-from ...sim.outcome import OP_OF_TASK_WAIT
 from ...sim.program import Program
 from ...sim.schedules import attention_a2a, megamoe
 from ...sim.topology import Fabric
@@ -37,6 +35,7 @@ from ..schedules import (
     pace_factor,
     paced,
 )
+from ..unseen import stalled_share
 from .architecture import LINE_BYTES
 from .lane import DEALT_LINES
 from .onto_cores import AccessTimes, machine_for, onto_cores
@@ -79,19 +78,16 @@ def schedule_traces(drawn: Drawn, count: int, rng: np.random.Generator) -> list[
             if 1000 * bookkeeping_ns(mapped) / drawn.cores > MOST_BOOKKEEPING * trace.makespan_ps:
                 continue
             spare = trace
-            if (stalled_share(trace) > STALLED_SHARE) == wanted:
+            if (stalled_share_on_cores(trace) > STALLED_SHARE) == wanted:
                 break
         found += [] if spare is None else [spare]
     return found
 
 
-def stalled_share(trace: Trace) -> float:
-    """Share of the issue time of all stores of a mapped Program that is stall."""
-    mapped, records = trace.program.meta["cores"], trace.outcome.op_records
-    stores = trace.program.ops["kind"] == p.STORE
-    stores[[op for op, *_ in [*mapped["loads"], *mapped["costing"]]]] = False
-    rows = records[(records["op"] != OP_OF_TASK_WAIT) & stores[records["op"]]]
-    return float(rows["stall_ps"].sum() / max(1, (rows["end_ps"] - rows["start_ps"]).sum()))
+def stalled_share_on_cores(trace: Trace) -> float:
+    """`stalled_share` of a mapped Program, in which loads and costs are stores too."""
+    mapped = trace.program.meta["cores"]
+    return stalled_share(trace, left_out=[op for op, *_ in [*mapped["loads"], *mapped["costing"]]])
 
 
 def fabric_for(drawn: Drawn, mapped: Program) -> Fabric:

@@ -5,7 +5,8 @@ import pytest
 from xstage.hw_validate.unseen import Bounds, bounds_of, draw, stalled_share, train, unseen_traces
 from xstage.sim.execute import simulate
 from xstage.sim.machine import Machine
-from xstage.sim.program import STORE
+from xstage.sim.program import COMPUTE, SIGNAL, STORE
+from xstage.sim.program_builder import ProgramBuilder, Seat
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,28 @@ def test_half_of_the_programs_stall(cpu):
     traces = unseen_traces(cpu, 1, 20, bounds_of(20_000), np.random.default_rng(0))
     assert len(traces) == 20
     assert sum(stalled_share(trace) > 0.2 for trace in traces) == 10
+
+
+@pytest.mark.parametrize(("asked", "stalled"), [(2, 2), (-1, 0), (9, 6)])
+def test_as_many_stall_as_are_asked_for(cpu, asked, stalled):
+    traces = unseen_traces(cpu, 1, 6, bounds_of(20_000), np.random.default_rng(0), with_stall=asked)
+    assert [stalled_share(trace) > 0.2 for trace in traces] == [True] * stalled + [False] * (6 - stalled)
+
+
+def test_a_wait_for_a_task_is_no_time_of_a_store(cpu):
+    """The lane that stores has waited for its guard, short or long: the share of stall is the same."""
+
+    def share(until_ps):
+        builder = ProgramBuilder(n_gpus=2)
+        ready = builder.counters(home=0, cause="inputs")
+        first = [{"kind": COMPUTE, "duration_ps": until_ps}, {"kind": SIGNAL, "counter": ready, "count": 1}]
+        store = {"kind": STORE, "target": builder.destination({1: 28_032}), "bytes": 28_032, "duration_ps": 183_200}
+        for ops, guards in ((first, []), ([store], [(ready, 1)])):
+            task = builder.tasks(builder.op_list(ops), 1, guards=guards)
+            builder.groups(0, builder.plan(repeat=[builder.queue([task])]), [Seat("lane")])
+        return stalled_share(simulate(builder.build(), cpu.fabric(), trace="full"))
+
+    assert share(10_000_000) == share(1) > 0.3
 
 
 def test_where_nothing_stalls_there_are_as_many_programs(cpu):

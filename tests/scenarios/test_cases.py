@@ -84,6 +84,8 @@ def test_the_later_wave_kernel_has_its_tall_tile_where_the_mma_is_slow():
         if row.get("version") == "sm90_wave_sgl_dev"
     }
     assert both == {("H20", True, "wide"), ("H20", False, "by_rows"), ("H100", True, "wide"), ("H100", False, "wide")}
+    said = {(row["gpu"], *found.approximations) for row, found in MAPPED if row.get("version") == "sm90_wave_sgl_dev"}
+    assert said == {("H20",), ("H100", "tiles of 64 rows where the kernel has 128")}
 
 
 def test_separate_kernels_have_the_grouped_gemm_of_their_dispatch():

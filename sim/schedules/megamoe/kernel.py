@@ -162,17 +162,10 @@ def choose(
     the SM90 wave kernel: `narrow` in its first form, `by_rows` by `sm90_wave_tile`.
     """
     family: Family = needed(machine, "kernels")
-    if swap_ab and family != "sm90":
-        raise InputError("is a variant of SM90 kernels", field="swap_ab", value=swap_ab, allowed="a machine with sm90")
+    _check_form(family, policy, swap_ab, tile)
     gemm = policy.gemm if isinstance(policy, Unfused) else None
-    if gemm and family != "sm90":
-        raise InputError("is a kernel of SM90", field="gemm", value=gemm, allowed="none, or a machine with sm90")
-    if gemm and gemm not in get_args(GroupedGemm):
-        raise InputError("is unknown", field="gemm", value=gemm, allowed=get_args(GroupedGemm))
-    if tile not in get_args(WaveTile):
-        raise InputError("is unknown", field="tile", value=tile, allowed=get_args(WaveTile))
-    if tile != "wide" and (family != "sm90" or swap_ab or not isinstance(policy, ExpertWave)):
-        raise InputError("is a form of the SM90 wave kernel", field="tile", value=tile, allowed="wide")
+    if gemm:
+        _check_gemm(gemm, family, shape, swap_ab)
     expected = rules.expected_rows_per_expert(shape.tokens, shape.ranks, shape.topk, shape.experts)
     math_warpgroups, sharing = 1 if tile == "narrow" else MATH_WARPGROUPS, 1
     if family == "sm100":
@@ -241,6 +234,28 @@ def choose(
         sharing=sharing,
         **(_lag_features(policy, shape, family, block_m, block_n) if isinstance(policy, Lag) else {}),
     )
+
+
+def _check_form(family: Family, policy: Policy, swap_ab: bool, tile: WaveTile) -> None:
+    """Raises `InputError` for a form that the kernel of this family and policy does not have."""
+    if swap_ab and family != "sm90":
+        raise InputError("is a variant of SM90 kernels", field="swap_ab", value=swap_ab, allowed="a machine with sm90")
+    if tile not in get_args(WaveTile):
+        raise InputError("is unknown", field="tile", value=tile, allowed=get_args(WaveTile))
+    if tile != "wide" and (family != "sm90" or swap_ab or not isinstance(policy, ExpertWave)):
+        raise InputError("is a form of the SM90 wave kernel", field="tile", value=tile, allowed="wide")
+
+
+def _check_gemm(gemm: GroupedGemm, family: Family, shape: MegaMoe, swap_ab: bool) -> None:
+    """Raises `InputError` where there is no such grouped GEMM."""
+    if family != "sm90":
+        raise InputError("is a kernel of SM90", field="gemm", value=gemm, allowed="none, or a machine with sm90")
+    if gemm not in get_args(GroupedGemm):
+        raise InputError("is unknown", field="gemm", value=gemm, allowed=get_args(GroupedGemm))
+    if shape.format.weight_bits == 4:
+        raise InputError("has no FP4 weights", field="gemm", value=gemm, allowed="none, or numbers w8a8 or bf16")
+    if swap_ab:
+        raise InputError("is a variant of fused kernels", field="swap_ab", value=swap_ab, allowed="no gemm")
 
 
 def split_of(shape: MegaMoe, sms: int, block_n: int) -> rules_sm90.SplitSchedule:

@@ -173,8 +173,7 @@ BESIDE = AccessTimes(TIMES.load, TIMES.own_store, ops=OpCosts((1,), (tuple(float
 
 def with_costs(ops_of_rank, cores=2):
     mapped = onto_cores(two_ranks(ops_of_rank), cores, BESIDE)
-    trace = simulate(mapped, machine_for(made_up_machine(), 2).fabric(), trace="full")
-    return mapped, judged_ops(trace)
+    return judged_ops(simulate(mapped, machine_for(made_up_machine(), 2).fabric(), trace="full"))
 
 
 def test_an_op_costs_its_core_what_was_measured_and_a_compute_goes_on_meanwhile():
@@ -186,7 +185,7 @@ def test_an_op_costs_its_core_what_was_measured_and_a_compute_goes_on_meanwhile(
             {"kind": p.STORE, "target": builder.destination({1 - rank: 640}), "bytes": 640, "duration_ps": 9000},
         ]
 
-    _, ops_of = with_costs(ops)
+    ops_of = with_costs(ops)
     mine = ops_of[ops_of["lane"] == 0]
     assert mine["kind"].tolist() == ["compute", "compute", "wait", "store"]
     took = (1000 * (mine["end_us"] - mine["start_us"])).tolist()
@@ -200,8 +199,7 @@ def test_lanes_of_a_core_queue_for_what_their_ops_cost():
     def ops(builder, counters, rank):
         return [{"kind": p.SIGNAL, "counter": counters + rank, "count": 1}]
 
-    _, apart = with_costs(ops, cores=2)
-    _, together = with_costs(ops, cores=1)
+    apart, together = (with_costs(ops, cores=cores) for cores in (2, 1))
     assert (1000 * apart["end_us"]).tolist() == pytest.approx([150 + 50] * 2)
     assert (1000 * together["end_us"]).tolist() == pytest.approx([2 * 150 + 50, 2 * 150 + 2 * 50])
 
@@ -210,11 +208,18 @@ def test_costs_of_programs_with_loads_are_those_beside_loads():
     def loads(builder, counters, rank):
         return [{"kind": p.LOAD, "target": 1 - rank, "bytes": 1000}]
 
-    both = AccessTimes(TIMES.load, TIMES.own_store, OpCosts((1,), ((1.0,) * 10,)), OpCosts((1,), ((2.0,) * 10,)))
+    cheap, dear = (OpCosts((1,), ((ns,) * len(KINDS),)) for ns in (1.0, 2.0))
+    both = AccessTimes(TIMES.load, TIMES.own_store, cheap, dear)
     assert onto_cores(two_ranks(exchange), 1, both).meta["cores"]["costs_ps"]["task"] == 1000
     assert onto_cores(two_ranks(loads), 1, both).meta["cores"]["costs_ps"]["task"] == 2000
 
 
 def test_costs_lie_between_those_of_the_numbers_of_lanes_that_were_measured():
-    costs = OpCosts((2, 6), ((10.0,) * 10, (30.0,) * 10))
+    costs = OpCosts((2, 6), ((10.0,) * len(KINDS), (30.0,) * len(KINDS)))
     assert [costs.ps(lanes)["wait"] for lanes in (1, 2, 4, 6, 9)] == [10_000, 10_000, 20_000, 30_000, 30_000]
+
+
+def test_costs_are_told_by_kind_in_the_order_of_the_numbers_of_lanes():
+    told = OpCosts((2, 6), (tuple(range(10)), tuple(range(10, 20)))).as_dict()
+    assert list(told) == ["lanes", *KINDS]
+    assert (told["lanes"], told["compute"], told["note"]) == ([2, 6], [0, 10], [9, 19])

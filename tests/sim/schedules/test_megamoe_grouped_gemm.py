@@ -90,3 +90,10 @@ def test_other_machines_and_layouts_are_refused() -> None:
         choose(B200, replace(FLASH, numbers="w4a8"), Unfused("psum"), "june")
     with pytest.raises(InputError, match="allowed: contiguous, psum, masked"):
         choose(H200, FLASH, Unfused("dense"), "june")  # type: ignore[arg-type]
+
+
+def test_forms_of_fused_kernels_are_refused() -> None:
+    with pytest.raises(InputError, match=r"gemm = 'psum': has no FP4 weights .allowed: none, or numbers w8a8 or bf16"):
+        choose(H20, replace(FLASH, numbers="w4a8"), Unfused("psum"), "june")
+    with pytest.raises(InputError, match="is a variant of fused kernels"):
+        choose(H20, FLASH, Unfused("psum"), "june", swap_ab=True)
