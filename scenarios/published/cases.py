@@ -13,8 +13,8 @@ layout, two of notify, and two that bring counts back to the GPU (https://github
 
 The wave kernel of https://github.com/sgl-project/DeepGEMM has tiles of 128 x 256 by four warpgroups from 64 rows an expert
 on. Its threads have 112 registers for 128 accumulators and sums (`sm90_fp8_mega_moe.cuh`), so they spill, which is not
-modelled. H20, whose MMA is slow, takes the tall tile. On H100 it would be predicted 18 to 29 % too fast, so that six rows keep
-tiles of 64 rows, and say so: that choice has seen them.
+modelled. H20, whose MMA is slow, takes the tall tile. On H100 it would be predicted 18 to 29 % too fast, so that six rows
+keep tiles of 64 rows, and say so: that choice has seen them.
 """
 
 from __future__ import annotations
