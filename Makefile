@@ -28,7 +28,7 @@ check: lint types slow docs  ## run what `make test` leaves out: lint, types, sl
 slow: $(INSTALLED)  ## run the tests marked slow
 	$(PYTEST) -m slow $(ARGS)
 
-long: $(INSTALLED)  ## run the tests marked long: both engines on 20,000 programs and on the largest scenarios, an hour or two
+long: $(INSTALLED)  ## run the tests marked long: both engines on 20,000 programs and on the largest scenarios, half an hour
 	$(PYTEST) -m long $(ARGS)
 
 lint: $(INSTALLED)  ## check style and format

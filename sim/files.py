@@ -34,10 +34,17 @@ def write_whole(path: str | Path) -> Iterator[Path]:
         raise
 
 
-def check_suffix(path: str | Path, option: str, allowed: tuple[str, ...]) -> None:
-    """Raises `InputError` for a path whose suffix is none of those that can be written."""
-    if Path(path).suffix not in allowed:
+def check_output(path: str | Path, option: str, allowed: tuple[str, ...]) -> None:
+    """Before work begins whose result goes to `path`: raises `InputError` for a suffix that cannot be written, a folder of
+    that name, and a place where no file can be made."""
+    target = Path(path)
+    if target.suffix not in allowed:
         raise InputError("has no suffix that can be written", field=option, value=str(path), allowed=allowed)
+    if target.is_dir():
+        raise InputError("is a folder", field=option, value=str(path), allowed="the name of a file")
+    there = next(folder for folder in target.absolute().parents if folder.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise InputError("cannot be written", field=option, value=str(path), allowed=f"not below {there}")
 
 
 @contextmanager

@@ -27,7 +27,16 @@ from .commands_trace import register as register_trace
 from .commands_validate import register as register_validate
 from .diagnosis import announce_compilation
 from .invocation import invoked
-from .output import print_json, progress, show, table, warn, with_common_fields
+from .output import (
+    OutputLostError,
+    print_json,
+    progress,
+    show,
+    table,
+    to_standard_output,
+    warn,
+    with_common_fields,
+)
 
 # The class of all errors in a command line; where it can be imported from depends on the version of typer.
 CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -54,14 +63,25 @@ Overrides = Annotated[
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in words
+    try:
+        code = _run(words, "--json" in words)
+        with to_standard_output():
+            return code
+    except BrokenPipeError:  # the reader of our output has left, as `head` does
+        pass
+    except OutputLostError as error:
+        print(f"xstage: {error}", file=sys.stderr)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again when it ends
+    return 1
+
+
+def _run(words: list[str], as_json: bool) -> int:
+    """The exit code, after errors were told."""
     try:
         with invoked(words):
             code = app(words, prog_name="xstage", standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except (BrokenPipeError, OutputLostError):
+        raise
     except (typer.Abort, KeyboardInterrupt):
         code = _INTERRUPTED
     except CommandLineError as error:

@@ -71,16 +71,16 @@ def _check(fit: str | None, output: Path | None, report: Path | None, not_with_f
     """Raises `InputError` for options that do not go together, and files of other kinds."""
     from .report_page import SUFFIXES
     from .sim.errors import InputError
-    from .sim.files import check_suffix
+    from .sim.files import check_output
 
     if fit is not None and any(given is not None for given in not_with_fit.values()):
         raise InputError(
             "goes with the published rows alone", field="--fit", value=fit, allowed=f"none of {', '.join(not_with_fit)}"
         )
     if report is not None:
-        check_suffix(report, "--report", SUFFIXES)
+        check_output(report, "--report", SUFFIXES)
     if output is not None:
-        check_suffix(output, "--output", (".yaml", ".yml"))
+        check_output(output, "--output", (".yaml", ".yml"))
         if fit is None:
             raise InputError("is for a machine file", field="--output", value=str(output), allowed="with --fit MACHINE")
 

@@ -96,10 +96,10 @@ def _check(output: Path | None, scenario: str | None, needing: dict[str, Any]) -
     for option, value in needing.items():
         if value and scenario is None:
             raise typer.BadParameter("needs --beside SCENARIO", param_hint=option)
-    from .sim.files import check_suffix
+    from .sim.files import check_output
 
     if needing["--ops"] is not None:
-        check_suffix(needing["--ops"], "--ops", (".parquet",))
+        check_output(needing["--ops"], "--ops", (".parquet",))
 
 
 def _beside(ops: pd.DataFrame, scenario: str, match: list[str], overrides: list[str], joined: Path | None) -> Beside:

@@ -20,7 +20,7 @@ Backend = Annotated[
     str, typer.Option(help="Where to measure: cpu (non-temporal stores of this computer's cores), or cuda (GPUs).")
 ]
 Producers = Annotated[int, typer.Option(help="Cores that store at the same time.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A few seconds instead of up to a minute, less precise.")]
+Quick = Annotated[bool, typer.Option("--quick", help="In a quarter of the time, less precise.")]
 Seed = Annotated[int, typer.Option(min=0, help="Draws the order of measurements, and the programs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Transport = Annotated[
@@ -55,11 +55,11 @@ def calibrate(
     """Measure T_iss0, R and Q of real hardware."""
     from .hw_validate.cuda.options import OnGpus
     from .hw_validate.validate import calibrate as calibrated
-    from .sim.files import check_suffix
+    from .sim.files import check_output
 
     started = time.perf_counter()
     if output is not None:
-        check_suffix(output, "-o", (".yaml", ".yml"))
+        check_output(output, "-o", (".yaml", ".yml"))
     if plan is not None:
         _write_plan(plan, backend, OnGpus(transport, gpus, results, keep), producers, quick, seed, as_json)
         return
@@ -111,12 +111,12 @@ def validate(
     from .hw_validate.cuda.options import OnGpus
     from .hw_validate.validate import validate as validated
     from .sim.errors import InputError
-    from .sim.files import check_suffix
+    from .sim.files import check_output
 
     started = time.perf_counter()
     for path, option, suffixes in ((report, "--report", (".html",)), (ops, "--ops", (".parquet",))):
         if path is not None:
-            check_suffix(path, option, suffixes)
+            check_output(path, option, suffixes)
     if plan is not None:
         if machine is None:
             raise InputError("is missing: Programs are drawn for its stage", field="--machine",

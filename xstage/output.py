@@ -20,9 +20,27 @@ SCHEMA_VERSION = 1
 _NO_LIMIT = 10_000
 
 
+class OutputLostError(Exception):
+    """Standard output takes no more, for want of room say."""
+
+
+@contextmanager
+def to_standard_output() -> Iterator[None]:
+    """What is written in the block is out at its end. Raises `OutputLostError`, or `BrokenPipeError` if nobody reads."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputLostError(f"the answer cannot be written: {error.strerror}") from None
+
+
 def print_json(answer: dict[str, Any]) -> None:
     """One JSON object on standard output; a number that is not finite would be no JSON and raises ValueError."""
-    sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
+    text = json.dumps(answer, indent=2, allow_nan=False) + "\n"
+    with to_standard_output():
+        sys.stdout.write(text)
 
 
 def with_common_fields(answer: dict[str, Any], timing: dict[str, float], seed: int | None = None) -> dict[str, Any]:
@@ -73,7 +91,8 @@ def show(*parts: Any) -> None:
     """Text and tables for a person, on standard output. Only a terminal has a width: elsewhere a row is a line."""
     from rich.console import Console
 
-    _print(Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _NO_LIMIT), parts)
+    with to_standard_output():
+        _print(Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _NO_LIMIT), parts)
 
 
 def warn(sentences: Iterable[str]) -> None:

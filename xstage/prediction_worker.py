@@ -153,8 +153,11 @@ def _serve() -> None:
             found = answer(machine_of(text), case)
         except Exception as error:
             found = error
-        pickle.dump(found, out)
-        out.flush()
+        try:
+            pickle.dump(found, out)
+            out.flush()
+        except BrokenPipeError:  # whoever asked has gone
+            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -125,7 +125,8 @@ def published(
     workers: int = WORKERS,
     progress: Report = unreported,
 ) -> Published:
-    """Predict the published measurements, or those of a CSV file with the same columns; machines are taken as they are.
+    """Predict the published measurements, or those of a CSV file in the form in which others write them down, one column a
+    quantity (`scenarios.published.load_like`; an error names the columns); machines are taken as they are.
 
     `gpu` and `variant` choose rows by those columns: a name such as H20, and a pattern such as 'sm90_*', which may also be
     that of a version. Equal cases are simulated once, in `workers` processes. Raises `InputError` for a file that cannot be
@@ -134,10 +135,13 @@ def published(
     import pandas as pd
 
     from .scenarios.published import Kind, load_like, load_published
+    from .sim.errors import InputError
 
     kinds: tuple[Kind, ...] = ("megamoe", "attention_tp")
     tables = [load_published(kind) for kind in kinds] if data is None else [load_like(data)]
     rows = [row for table in tables for row in plain_rows(table.reset_index())]
+    if not rows:
+        raise InputError("holds no row", file=str(data))
     return Published(pd.DataFrame(predicted(_chosen(rows, gpu, variant), workers, progress)))
 
 

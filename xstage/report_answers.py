@@ -179,7 +179,7 @@ def _published_page(answer: Answer) -> Page:
     if len(judged):
         lead += f", with a median absolute error of {judged['error_pct'].abs().median():.1f} % where they are judged"
     others = {name.replace("_", " "): answer[name] for name in ("baseline", "faster_schedule") if name in answer}
-    order = rows["error_pct"].abs().sort_values(ascending=False, kind="stable", na_position="last").index
+    order = rows["error_pct"].astype(float).abs().sort_values(ascending=False, kind="stable", na_position="last").index
     sections = [
         Section("Predicted and measured", [*pictures, table_of("by kind of kernel", pd.DataFrame(answer["summary"]))]),
         Section("Targets", [table_of("", pd.DataFrame(answer.get("targets", []))), facts("", _flat(others))]),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .plots.html_page import Code, Page, Picture, Section, Table, facts, render
 from .sim.errors import InputError, XstageError
-from .sim.files import check_suffix, write_whole
+from .sim.files import check_output, write_whole
 
 if TYPE_CHECKING:
     from .scenarios.loader import Resolved
@@ -56,7 +56,7 @@ def report(path: str | Path, output: str | Path) -> Report:
 
     Raises `InputError` for what is not there or none of the kinds above, and for an output without the suffix .html.
     """
-    check_suffix(output, "-o", SUFFIXES)
+    check_output(output, "-o", SUFFIXES)
     return _written(page_of(Path(path)), Path(output))
 
 
@@ -64,7 +64,7 @@ def report_answer(answer: dict[str, Any], output: str | Path) -> Report:
     """`report` of an answer that is at hand, as a command prints it with --json."""
     from .report_answers import answer_page
 
-    check_suffix(output, "--report", SUFFIXES)
+    check_output(output, "--report", SUFFIXES)
     return _written(_with_end(answer_page(answer), None, answer), Path(output))
 
 

@@ -92,7 +92,7 @@ def _without_padding(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return clean
 
 
-def check_suffix(path: str | Path, option: str) -> None:
+def check_output(path: str | Path, option: str) -> None:
     """Raise `InputError` for a name that is not an `.npz` file's."""
     if Path(path).suffix != ".npz":
         raise InputError("is no name for this file", field=option, value=str(path), allowed="a name that ends in .npz")

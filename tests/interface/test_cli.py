@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -251,3 +252,13 @@ def test_a_reader_that_leaves_early_is_no_crash():
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert done.stdout == "{\n"
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("words", ["scenarios", "scenarios --json", "run no-such-scenario --json"])
+def test_output_that_finds_no_room_is_a_sentence(words):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "xstage", *words.split()]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "xstage: the answer cannot be written: No space left on device\n"

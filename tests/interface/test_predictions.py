@@ -146,6 +146,18 @@ def test_the_page_is_that_of_the_answer(mine, tmp_path, capsys):
     assert text.count("<svg") == 1
 
 
+def test_a_page_without_a_prediction_and_a_table_without_a_row(tmp_path, capsys):
+    nothing, page = tmp_path / "nothing.csv", tmp_path / "page.html"
+    row = MINE.splitlines()[5]
+    assert "GTX 9" in row
+    nothing.write_text(f"{HEADER}\n{row}\n")
+    assert main(["published", "--data", str(nothing), "--workers", "1", "--report", str(page)]) == 0
+    assert "0 % of 1 published rows are predicted" in page.read_text()
+    nothing.write_text(f"{HEADER}\n")
+    assert main(["published", "--data", str(nothing), "--gpu", "H20"]) == 2
+    assert "nothing.csv: holds no row" in capsys.readouterr().err
+
+
 # --- judging
 
 

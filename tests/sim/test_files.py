@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from xstage.sim.errors import InputError
-from xstage.sim.files import write_whole
+from xstage.sim.files import check_output, write_whole
 
 
 def test_a_file_below_a_file_or_in_place_of_a_folder_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
@@ -23,3 +24,20 @@ def test_what_goes_wrong_while_writing_is_not_disguised(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk is full"), write_whole(tmp_path / "answer.csv"):
         raise OSError("the disk is full")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("a.pdf", "has no suffix that can be written (allowed: .html)"),
+        ("folder.html", "is a folder"),
+        ("file.txt/a.html", "cannot be written (allowed: not below"),
+    ],
+)
+def test_an_output_is_refused_before_work_begins(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "file.txt").touch()
+    with pytest.raises(InputError, match=re.escape(said)):
+        check_output(tmp_path / name, "--report", (".html",))
+    check_output(tmp_path / "new" / "a.html", "--report", (".html",))
+    assert not (tmp_path / "new").exists()

@@ -30,6 +30,7 @@ class Blocks:
     pulled_block: Ints  # [rows]
     pulled_from: Ints  # [rows] GPU of the source rank
     returned: Ints  # [blocks, steps, gpus] rows that an epilogue step returns to each GPU
+    routed_experts: int  # that the rank holds, each copy of one counted
 
     @property
     def n_blocks(self) -> int:
@@ -66,4 +67,4 @@ def blocks_of(
     for s in range(kernel.steps):
         mine = np.clip(rows - s * kernel.step_rows, 0, kernel.step_rows)
         returned[is_shared, s, gpu] = mine[is_shared]
-    return Blocks(rank, gpu, expert, rows, is_shared, block, source, returned)
+    return Blocks(rank, gpu, expert, rows, is_shared, block, source, returned, per_rank)

@@ -123,9 +123,11 @@ def _launches(rank: Rank) -> list[list[Op]]:
     l1_tiles, l2_tiles = int((~rank.order.l2).sum()), int(rank.order.l2.sum())
     between = [(links.l1_total, l1_tiles, gap, links.go_l2)]
     if links.separate:
-        received, gemm = int(rank.blocks.rows.sum()), rank.kernel.gemm
+        blocks, gemm = rank.blocks, rank.kernel.gemm
+        shared = int(blocks.rows[blocks.is_shared].sum())
+        activated = shared + activated_rows(gemm, shape, blocks.n_pulled, blocks.routed_experts)
         row = shape.intermediate * 2 * 2 + shape.format.activation_bytes(shape.intermediate)
-        moved = activated_rows(gemm, shape, received) * row, expanded_bytes(gemm, shape, received)
+        moved = activated * row, expanded_bytes(gemm, shape, blocks.n_pulled)
         swiglu, expanded = (round(size / rank.costs.hbm_bytes_per_us * PS_PER_US) for size in moved)
         between = [
             (links.pulled, rank.blocks.n_pulled, gap + expanded, links.go_l1),

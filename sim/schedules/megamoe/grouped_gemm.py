@@ -56,15 +56,16 @@ def multiplied_rows(gemm: GroupedGemm, rows: Ints, block_m: int) -> Ints:
     return -(-rows // WARPGROUP_ROWS) * WARPGROUP_ROWS
 
 
-def activated_rows(gemm: GroupedGemm | None, shape: MegaMoe, received: int) -> int:
-    """Rows that SwiGLU goes through: those received, or for `psum` P cap min(k, L) + 127 L, rounded up to 128."""
+def activated_rows(gemm: GroupedGemm | None, shape: MegaMoe, received: int, experts: int) -> int:
+    """Rows that SwiGLU goes through of the routed ones that a rank with L `experts` received: these, or for `psum`
+    P cap min(k, L) + 127 L, rounded up to 128."""
     if gemm != "psum":
         return received
-    local = max(1, shape.experts // shape.ranks)
-    most = shape.ranks * shape.most_tokens * min(shape.topk, local) + (ALIGNED_ROWS - 1) * local
+    most = shape.ranks * shape.most_tokens * min(shape.topk, experts) + (ALIGNED_ROWS - 1) * experts
     return -(-most // ALIGNED_ROWS) * ALIGNED_ROWS
 
 
 def expanded_bytes(gemm: GroupedGemm | None, shape: MegaMoe, received: int) -> int:
-    """Bytes that a kernel of its own reads and writes to bring received rows to those of their experts."""
+    """Bytes that a kernel of its own reads and writes to bring received rows to those of their experts; shared experts
+    take theirs where they are."""
     return 2 * received * shape.format.activation_bytes(shape.hidden) if gemm == "psum" else 0

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
-from xstage.sim.predict import MegaMoeCase, predict_us
+from xstage.sim.placement import eplb
+from xstage.sim.pools import pools
+from xstage.sim.predict import MegaMoeCase, PartCase, predict_us
+from xstage.sim.routing import balanced
 from xstage.sim.schedules.megamoe import MegaMoe, Unfused
+from xstage.sim.schedules.megamoe.blocks import blocks_of
 from xstage.sim.schedules.megamoe.grouped_gemm import activated_rows, expanded_bytes, multiplied_rows, tile_of
 from xstage.sim.schedules.megamoe.kernel import choose
 
@@ -32,11 +36,29 @@ def test_without_a_count_on_the_cpu_swiglu_goes_through_the_worst_case() -> None
     """8 ranks of 512 tokens may all send 6 rows here, and each of 32 experts may leave 127 rows unused: 28640 rows."""
     shape = replace(FLASH, tokens=512)
     received = 512 * 6
-    assert activated_rows("psum", shape, received) == 224 * 128 == 28672
+    assert activated_rows("psum", shape, received, 32) == 224 * 128 == 28672
     for gemm in ("contiguous", "masked", None):
-        assert activated_rows(gemm, shape, received) == received  # type: ignore[arg-type]
-    few = replace(shape, experts=16, topk=6)  # 2 experts a rank take at most 2 rows of a token
-    assert activated_rows("psum", few, received) == (8 * 512 * 2 + 127 * 2 + 127) // 128 * 128
+        assert activated_rows(gemm, shape, received, 32) == received  # type: ignore[arg-type]
+    # 2 experts a rank take at most 2 rows of a token
+    assert activated_rows("psum", shape, received, 2) == (8 * 512 * 2 + 127 * 2 + 127) // 128 * 128
+
+
+def test_copies_of_experts_and_shared_experts_have_rows_in_the_worst_case_too() -> None:
+    """EPLB gives each of 4 ranks 3 of 12 copies, so that a token may send 3 rows there instead of 1."""
+    shape = MegaMoe(4096, 2048, 4, 4, 1000, ranks=4, numbers="w8a8")
+    rows = pools(balanced(4, 1000, 4, 4, np.random.default_rng(0)), eplb(np.ones(4), n_replicas=12, n_ranks=4))
+    kernel = choose(H20, shape, Unfused("psum"), "june")
+    held = blocks_of(rows, kernel, shape, 0, 0, np.arange(4), 4).routed_experts
+    assert activated_rows("psum", shape, 1000, held) == (4 * 1000 * 3 + 127 * 3 + 127) // 128 * 128
+
+
+def test_rows_of_shared_experts_are_activated_and_not_copied() -> None:
+    def swiglu_us(shared: int) -> float:
+        call = MegaMoeCase(replace(FLASH, shared_experts=shared), Unfused("psum"))
+        return predict_us(H20, PartCase(call, "swiglu"))
+
+    moved = 2 * 64 * (2 * 2 * 2048 + 2048 + 2048 // 32)
+    assert swiglu_us(2) - swiglu_us(0) == pytest.approx(moved / (4e6 * H20.compute.hbm_efficiency.value), rel=1e-3)  # type: ignore[union-attr]
 
 
 def test_received_rows_are_copied_once_to_their_experts() -> None:

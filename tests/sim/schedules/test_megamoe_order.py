@@ -28,7 +28,7 @@ def blocks(*per_expert: int) -> Blocks:
     expert = np.repeat(np.arange(len(per_expert)), per_expert)
     none = np.zeros(0, dtype=np.int64)
     returned = np.zeros((len(expert), 1, 1), dtype=np.int64)
-    return Blocks(0, 0, expert, np.full(len(expert), 128), np.zeros(len(expert), dtype=bool), none, none, returned)
+    return Blocks(0, 0, expert, np.full(len(expert), 128), np.zeros(len(expert), dtype=bool), none, none, returned, 1)
 
 
 def order(policy: Policy, made: Blocks, cluster: int = 1, n_blocks: tuple[int, int] = (2, 2)) -> Order:
