@@ -99,7 +99,7 @@ def paper_speedups(
     workers: int = 2,
     progress: Report = unreported,
 ) -> Speedups:
-    """Run the study into the folder `output`, from where it goes on if it was stopped, and compare the two orders; minutes.
+    """Run the study into the folder `output`, from where it goes on if it was stopped, and compare the two orders; a minute.
 
     `output` is a folder below out/ if not given. `routings` leaves half of the study out. `tiles` says where tile costs come
     from: from the machine file, or from what the paper measured of tiles (`paper_machine`). Raises `InputError` for another
