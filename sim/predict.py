@@ -143,7 +143,7 @@ def _run_megamoe(machine: Machine, case: MegaMoeCase, trace: Literal["off", "sum
         machine,
         case.shape,
         case.policy,
-        _random_scores(case.ranks, case.shape.tokens, case.shape.topk, case.shape.experts),
+        _random_scores(*routing_key(case.shape)),
         ranks=ranks,
         release=case.release,
         swap_ab=case.swap_ab,
@@ -193,6 +193,11 @@ def _routed_rows(case: MegaMoeCase) -> int:
 
 
 @lru_cache(maxsize=8)
+def routing_key(shape: megamoe.MegaMoe) -> tuple[int, int, int, int]:
+    """What the routing of a call is drawn for: calls that have it in common share the draw."""
+    return shape.ranks, shape.tokens, shape.topk, shape.experts
+
+
 def _random_scores(ranks: int, tokens: int, topk: int, experts: int) -> Routing:
     return balanced(ranks, tokens, topk, experts, np.random.default_rng(SEED))
 

@@ -56,15 +56,15 @@ def published(
     else:
         answer, parts = _published(data, gpu, variant, workers)
     wall_s = time.perf_counter() - started
-    if report is not None:
-        answer |= {"report": str(report)}
     answer = with_common_fields(answer, {"wall_s": wall_s}, 0)
+    written = ""
     if report is not None:
-        report_answer(answer, report)
+        answer["report"] = str(report_answer(answer, report).file)
+        written = f"Written to {report}. "
     if as_json:
         print_json(answer)
     else:
-        show(*parts(), "", *[f"Written to {report}."] * (report is not None), f"Done in {wall_s:.1f} s.")
+        show(*parts(), "", f"{written}Done in {wall_s:.1f} s.")
 
 
 def _check(fit: str | None, output: Path | None, report: Path | None, not_with_fit: dict[str, Any]) -> None:

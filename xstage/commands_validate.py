@@ -80,13 +80,11 @@ def calibrate(
 def _without_stall(replay: dict[str, Any]) -> list[tuple[str, str]]:
     """Programs in which no stall is predicted: whether any was measured."""
     excess, noise = replay["without_stall_excess_pct"], replay["without_stall_noise_pct"]
+    if excess is None:
+        return []
     told = f"more measured in {replay['programs_without_stall']} with no stall predicted"
     known = replay["t_iss0_known_to_pct"]
-    return (
-        []
-        if excess is None
-        else [(told, f"{excess:+.1f} %; their noise {noise:.1f} %, T_iss0 is known to {known:.0f} %")]
-    )
+    return [(told, f"{excess:+.1f} %; their noise {noise:.1f} %, T_iss0 is known to {known:.0f} %")]
 
 
 def validate(

@@ -98,8 +98,10 @@ def answers(asked: Sequence[tuple[Machine, Case]], workers: int) -> Iterator[tup
 
 def drawn_for(case: Case) -> tuple[int, ...] | None:
     """What the routing of a case is drawn for; None for a case without one."""
-    shape: Any = case.shape
-    return (shape.ranks, shape.tokens, shape.topk, shape.experts) if hasattr(shape, "topk") else None
+    from .sim.predict import routing_key
+    from .sim.schedules.megamoe import MegaMoe
+
+    return routing_key(case.shape) if isinstance(case.shape, MegaMoe) else None
 
 
 def _start() -> subprocess.Popen[bytes]:

@@ -61,10 +61,9 @@ def report(path: str | Path, output: str | Path) -> Report:
 
 
 def report_answer(answer: dict[str, Any], output: str | Path) -> Report:
-    """`report` of an answer that is at hand, as a command prints it with --json."""
+    """`report` of an answer that is at hand, as a command prints it with --json; its options have been checked."""
     from .report_answers import answer_page
 
-    check_output(output, "--report", SUFFIXES)
     return _written(_with_end(answer_page(answer), None, answer), Path(output))
 
 

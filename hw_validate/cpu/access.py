@@ -16,7 +16,7 @@ from ...sim.program_builder import ProgramBuilder, Seat
 from . import lane
 from .bench import Bench
 from .bookkeeping import measure_op_costs, quiet_runs
-from .onto_cores import AccessTime, AccessTimes, onto_cores
+from .onto_cores import NO_TIMES, AccessTime, AccessTimes, onto_cores
 from .tables import CoreTables
 
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -24,7 +24,6 @@ REPEATS, TIMES_EACH = 40, 4
 PAUSE_PS = 2_000_000
 MOST_RATE_GBS = 1000.0
 """A time that does not grow with the size is that of this rate."""
-_NO_TIMES = AccessTimes(AccessTime(0, 1), AccessTime(0, 1))
 
 
 def measure_access(bench: Bench, times: BurstTimes) -> AccessTimes:
@@ -46,7 +45,7 @@ def _line(bench: Bench, what: str, note_ticks: float) -> AccessTime:
 
 def _times_ticks(bench: Bench, what: str, sizes: tuple[int, ...]) -> Any:
     """Median ticks of a load ("load") or a store into the cache ("own") of each size, [sizes]."""
-    tables = CoreTables(onto_cores(_program(what, sizes), 1, _NO_TIMES), bench.clock)
+    tables = CoreTables(onto_cores(_program(what, sizes), 1, NO_TIMES), bench.clock)
     code = lane.OP_LOAD if what == "load" else lane.OP_STORE
     found = []
     for run in quiet_runs(bench, tables, REPEATS):

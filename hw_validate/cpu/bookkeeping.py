@@ -26,7 +26,7 @@ from . import lane
 from .architecture import LINE_BYTES
 from .bench import Bench, RanProgram
 from .microbenchmark import PACE_LIMIT, usual_pace_ns
-from .onto_cores import AccessTime, AccessTimes, onto_cores
+from .onto_cores import NO_TIMES, onto_cores
 from .op_costs import KINDS, OpCosts
 from .small_bursts import pace_ns_of, small_bursts
 from .tables import CoreTables
@@ -45,7 +45,6 @@ PLENTY = 1_000_000
 """Of the slot that is taken and given: no ACQUIRE ever waits."""
 MOST_SMALL_BYTES = 8192
 """Isolated bursts of up to this size stall on no processor that was tried."""
-_NO_TIMES = AccessTimes(AccessTime(0, 1), AccessTime(0, 1))
 _DRAWN = tuple(kind for kind in KINDS if kind != "note")
 
 
@@ -92,7 +91,7 @@ def quiet_runs(bench: Bench, tables: CoreTables, repeats: int) -> list[RanProgra
 
 def _costs_ns(bench: Bench, sequences: _Sequences, cores: int) -> tuple[float, ...]:
     """What things cost in ns, in the order of `KINDS`."""
-    tables = CoreTables(onto_cores(sequences.program, cores, _NO_TIMES), bench.clock)
+    tables = CoreTables(onto_cores(sequences.program, cores, NO_TIMES), bench.clock)
     runs = quiet_runs(bench, tables, REPEATS)
     note = centre(np.ravel([_last_stores_ticks(tables, run) - sequences.alone_ticks for run in runs]))
     took = np.array([_between_ticks(tables, run, len(sequences.counts)) for run in runs])

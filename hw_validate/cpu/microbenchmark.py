@@ -219,12 +219,11 @@ def _train(bench: Bench, plan: Plan, lines: int, gap_ns: float, rng: np.random.G
     Bursts differ by a few lines and gaps by some percent, evenly about their middle, in a new order each time: a core would
     learn when a loop ends that always ends alike, as it cannot in a program whose stores differ.
     """
+    gaps = bench.clock.ticks(gap_ns) * (1 + GAP_SPREAD * _scattered(plan, rng))
+    bursts = lines + LINES_SPREAD * _scattered(plan, rng)
     steps = np.zeros((2 * plan.train_bursts, 4), dtype=np.int64)
-    steps[::2, 0], steps[::2, 1] = (
-        lane.SPIN,
-        np.round(bench.clock.ticks(gap_ns) * (1 + _scattered(plan, rng) * GAP_SPREAD)),
-    )
-    steps[1::2, 0], steps[1::2, 1] = lane.STORE, lines + np.round(_scattered(plan, rng) * LINES_SPREAD)
+    steps[::2, 0], steps[::2, 1] = lane.SPIN, np.round(gaps)
+    steps[1::2, 0], steps[1::2, 1] = lane.STORE, np.round(bursts)
     stamps, disturbed = bench.run_quietly([steps] * bench.producers)
     cost, count = bench.costs.store_ticks, plan.train_counted
     issued = np.mean([centre(np.diff(noted)[1::2][-count:]) - cost for noted in stamps])

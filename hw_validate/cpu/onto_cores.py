@@ -76,6 +76,10 @@ class AccessTimes:
         return self.ops_beside_loads if (program.ops["kind"] == p.LOAD).any() else self.ops
 
 
+NO_TIMES = AccessTimes(AccessTime(0, 1), AccessTime(0, 1))
+"""Of a Program that is run to measure them: the simulation's part of it does not matter."""
+
+
 def memory_of(rank: int) -> int:
     """The GPU that is the memory of a rank."""
     return 1 + rank

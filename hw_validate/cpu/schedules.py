@@ -38,7 +38,7 @@ from ..schedules import (
 from ..unseen import stalled_share
 from .architecture import LINE_BYTES
 from .lane import DEALT_LINES
-from .onto_cores import AccessTimes, machine_for, onto_cores
+from .onto_cores import AccessTimes, core_of_group, machine_for, most_lanes, onto_cores
 
 LANES_THAT_STORE = 2
 """Of MegaMoE, on one core: between the stores of different lanes lies bookkeeping in which the stage drains, and of many
@@ -144,5 +144,6 @@ def _pull_ps(program: Program, drawn: Drawn) -> int:
     pulling = (
         int((program.lanes["role"] == program.roles.index("dispatch")).sum()) if "dispatch" in program.roles else 0
     )
-    op_ps = drawn.times.costs_for(program).ps(max(1, len(program.lanes) // drawn.cores))["signal"]
+    lanes = most_lanes(program, core_of_group(program, drawn.cores))
+    op_ps = drawn.times.costs_for(program).ps(lanes)["signal"]
     return PULLED_OPS * op_ps * max(1, pulling // drawn.cores)

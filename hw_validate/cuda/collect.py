@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from ...sim.errors import InputError, XstageError
+from ...sim.files import check_output
 from ..measuring import Progress, silent
 from .clocks import joined, offsets_now
-from .container import Container, check_output, load, merged, save
+from .container import SUFFIXES, Container, load, merged, save
 from .device import Devices
 from .noted import Noted, knee_ratio
 from .parts import AGAIN, PARTS, runs_here
@@ -246,7 +247,7 @@ def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] 
     except SystemExit as asked:
         return int(asked.code or 0)
     try:
-        check_output(given.output, "--output")
+        check_output(given.output, "--output", SUFFIXES)
         plan = load(given.plan, "plan")
         settings = Settings(given.transport or plan.header.get("transport", AUTO), given.gpus, given.budget)
         results = collect(plan, (devices or cupy_devices)(), given.output, settings, _told)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ...sim.errors import InputError
+from ...sim.files import check_output
 from ...sim.machine import Machine
 from ...sim.program import Program
-from .container import Container, check_output, save
+from .container import SUFFIXES, Container, save
 from .options import OnGpus
 from .parts import PARTS
 from .planning import plan
@@ -57,7 +58,7 @@ def write_plan(
     Raises `InputError` for options that make no sense together.
     """
     on_gpus.check(producers)
-    check_output(path, "--plan")
+    check_output(path, "--plan", SUFFIXES)
     for name in ("results", "keep"):
         if getattr(on_gpus, name) is not None:
             raise InputError("exclude each other", field=f"--plan and --{name}")

@@ -23,6 +23,7 @@ import numpy as np
 from ...sim.errors import InputError
 from ...sim.files import write_whole
 
+SUFFIXES = (".npz",)
 FORMAT_VERSION = 1
 Kind = Literal["plan", "results"]
 _BROKEN = (zipfile.BadZipFile, zlib.error, LookupError, ValueError, EOFError, OSError, TypeError, NotImplementedError)
@@ -90,12 +91,6 @@ def _without_padding(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     for name in array.dtype.names:
         clean[name] = array[name]
     return clean
-
-
-def check_output(path: str | Path, option: str) -> None:
-    """Raise `InputError` for a name that is not an `.npz` file's."""
-    if Path(path).suffix != ".npz":
-        raise InputError("is no name for this file", field=option, value=str(path), allowed="a name that ends in .npz")
 
 
 def merged(first: Container, second: Container) -> Container:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...sim.errors import InputError
-from .container import check_output
+from ...sim.files import check_output
+from .container import SUFFIXES
 from .transport import AUTO, TRANSPORTS
 
 
@@ -33,10 +34,9 @@ class OnGpus:
         if self.transport not in (None, AUTO, *TRANSPORTS):
             raise InputError("is no transport", field="transport", value=self.transport, allowed=(AUTO, *TRANSPORTS))
         if self.keep is not None:
-            check_output(self.keep, "keep")
+            check_output(self.keep, "keep", SUFFIXES)
         if self.results is None:
             return
-        check_output(self.results, "results")
         for name in ("transport", "gpus", "keep"):
             if getattr(self, name) is not None:
                 raise InputError("is settled in the results", field=name, value=str(getattr(self, name)))
