@@ -354,7 +354,7 @@ XSTAGE_KERNEL(bursts, Parameters, THREADS) {
   if (thread_index() == 0) parameters.cta_sm[cta_index()] = sm_index();
   note_tick(parameters, 0);
   for (u32 number = 0; number < parameters.n_rows; ++number) {
-    const Row& row = parameters.rows[number];
+    const Row row = parameters.rows[number];  // by value: a load from the table between two times would count in them
     if (!begin_row(cta, row, number)) return;
     bool notes = run_row(cta, row, number);
     end_row(cta, row, number, row.flags & LIGHT ? 0 : cta_index(), notes);

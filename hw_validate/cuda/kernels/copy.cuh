@@ -71,16 +71,11 @@ XSTAGE_DEVICE void cp_async_arrive(MBarrier* barrier) {
 #endif
 }
 
-// Whether the phase of this parity (0 for the first, 1 for the second, 0 for the third, ...) has ended.
+// Whether the phase of this parity (0 for the first, 1 for the second, 0 for the third, ...) has ended. Not `try_wait`, which
+// may hold the thread, and with it its warp, until the phase ends: the courier of lanes.cuh has other post to look after.
 XSTAGE_DEVICE bool mbarrier_test(MBarrier* barrier, u32 parity) {
 #ifdef XSTAGE_EMULATION
   return emulation::mbarrier_test(barrier, parity);
-#elif XSTAGE_ARCH >= 900
-  u32 done;
-  asm volatile(
-      "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-      : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
-  return done != 0;
 #else
   u32 done;
   asm volatile(

@@ -157,6 +157,7 @@ struct RereadLane : LaneThread {
   XSTAGE_DEVICE bool is_group_in_shared() const { return group().is_in_shared != 0; }
   XSTAGE_DEVICE u32 gpu() const { return cta().gpu; }
   XSTAGE_DEVICE u32 number() const { return lane().number; }
+  XSTAGE_DEVICE u32 window() const { return lane().window; }
   XSTAGE_DEVICE u32 log_records() const { return cta().log_records; }
   XSTAGE_DEVICE Record* log() const { return lane_logs(cta()) + slot * cta().log_records; }
   XSTAGE_DEVICE LaneBlock& block() const { return lane_blocks()[slot]; }

@@ -151,8 +151,8 @@ XSTAGE_DEVICE bool join(const Self& self, Work& work, const Op& op, u32 task, u3
   if (self.is_leader() && !is_broken) {
     begun = clock_ticks();
     u32 place = load_relaxed<xstage::CTA>(&block.loads_written);
-    if (is_load && place >= self.lane().window)
-      is_broken = !wait_acquire<xstage::CTA>(&block.loads_read, place + 1 - self.lane().window, self.watch());
+    if (is_load && place >= self.window())
+      is_broken = !wait_acquire<xstage::CTA>(&block.loads_read, place + 1 - self.window(), self.watch());
     else if (work.waits_first(op))
       is_broken = !lead(self, work, op, begun);
   }
@@ -161,15 +161,14 @@ XSTAGE_DEVICE bool join(const Self& self, Work& work, const Op& op, u32 task, u3
   if (block.is_broken) return false;
   if (self.is_leader() && is_timed_from_meeting) begun = clock_ticks();
   work.run(self, op, task);
-  if (is_load)
-    cp_async_arrive(&block.arrived[load_relaxed<xstage::CTA>(&block.loads_written) % self.lane().window]);
+  if (is_load) cp_async_arrive(&block.arrived[load_relaxed<xstage::CTA>(&block.loads_written) % self.window()]);
   self.meet();
   if (!self.is_leader()) return true;
   note(self, task, number, begun, clock_ticks());
   if (is_load) {
     u32* word = op.counter < 0 ? nullptr : self.counter(op.home, op.counter);
     Mail mail{word, 1, op.flags & SYSTEM_WIDE};
-    block.is_broken = !post(self, block.loads, self.lane().window, &block.loads_written, &block.loads_read, mail);
+    block.is_broken = !post(self, block.loads, self.window(), &block.loads_written, &block.loads_read, mail);
   } else if (op.kind == STORE && op.counter >= 0) {
     for (u32 i = 0; i < op.n_shares && !block.is_broken; ++i) {
       u32 gpu = self.p.shares[op.target + i].gpu;

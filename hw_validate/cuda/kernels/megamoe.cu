@@ -49,7 +49,7 @@ struct Parameters : LaneTables {
   u32 work_first, hidden, intermediate, topk;
 };
 
-static_assert(sizeof(Tile) == 32 && sizeof(Row) == 16 && sizeof(Parameters) == 304, "as in fused_megamoe.py, fused_job.py");
+static_assert(sizeof(Tile) == 32 && sizeof(Row) == 16 && sizeof(Parameters) == 304, "as in fused_megamoe.py, fused_megamoe_job.py");
 
 constexpr u32 DELIVERS_OR_COMPUTES = 8;  // flag of an op that all threads of a lane do
 
@@ -116,18 +116,20 @@ class MegaMoe {
   XSTAGE_DEVICE void pull(const Self& self, const Row& row) const {
     const u8* source = (row.rank == self.cta().gpu ? self.p.own_source : self.p.source)[row.rank];
     const u8* token = source + static_cast<u64>(row.item / self.p.topk) * self.p.hidden * 2;
-    for (u32 at = self.thread * 16; at < self.p.hidden * 2; at += self.n_threads * 16)
-      cp_async16(pulled(self) + at, token + at);
-    if (self.is_leader())
-      cp_async16(pulled(self) + self.p.hidden * 2, source + self.p.weights_first + static_cast<u64>(row.item) * 16);
+    const u8* weight = source + self.p.weights_first + static_cast<u64>(row.item) * 16;
+    u8* to = pulled(self);
+    for (u32 at = self.thread * 16; at < self.p.hidden * 2; at += self.n_threads * 16) cp_async16(to + at, token + at);
+    if (self.is_leader()) cp_async16(to + self.p.hidden * 2, weight);
   }
 
   XSTAGE_DEVICE void deliver(const Self& self, const Row& row) const {
-    u8* target = self.p.inputs[self.cta().gpu] + static_cast<u64>(row.pool_row) * self.p.hidden * 2;
+    const u32 gpu = self.cta().gpu;
+    u8* target = self.p.inputs[gpu] + static_cast<u64>(row.pool_row) * self.p.hidden * 2;
+    float* weight = self.p.weights[gpu] + row.pool_row;
+    const u8* from = pulled(self);
     for (u32 at = self.thread * 16; at < self.p.hidden * 2; at += self.n_threads * 16)
-      *reinterpret_cast<Vector16*>(target + at) = *reinterpret_cast<const Vector16*>(pulled(self) + at);
-    if (self.is_leader())
-      self.p.weights[self.cta().gpu][row.pool_row] = *reinterpret_cast<const float*>(pulled(self) + self.p.hidden * 2);
+      *reinterpret_cast<Vector16*>(target + at) = *reinterpret_cast<const Vector16*>(from + at);
+    if (self.is_leader()) *weight = *reinterpret_cast<const float*>(from + self.p.hidden * 2);
   }
 
   // --- mma
@@ -155,7 +157,8 @@ class MegaMoe {
   XSTAGE_DEVICE void activate(const Self& self, const Tile& tile) const {
     constexpr u32 CHUNKS = ROW_CHUNKS / 2;
     const float* weights = self.p.weights[self.cta().gpu] + tile.pool_row;
-    for (u32 at = self.thread; at < tile.n_rows * CHUNKS; at += self.n_threads) {
+    const u32 end = tile.n_rows * CHUNKS;  // read once: stores might change what a table holds, for all the compiler knows
+    for (u32 at = self.thread; at < end; at += self.n_threads) {
       u32 row = at / CHUNKS, chunk = at % CHUNKS;
       const float* left = Tiles::accumulator(accumulators(), row, chunk * 2);
       const float* right = Tiles::accumulator(accumulators(), row, chunk * 2 + 1);
@@ -170,8 +173,9 @@ class MegaMoe {
   XSTAGE_DEVICE void write_out(const Self& self, const Tile& tile) const {
     constexpr u32 CHUNKS = ROW_CHUNKS / 2;
     const u64 row_bytes = static_cast<u64>(self.p.intermediate) * 2;
+    const u32 end = tile.n_rows * CHUNKS;
     u8* target = self.p.middles[self.cta().gpu] + tile.pool_row * row_bytes + tile.n_block * Tiles::N;
-    for (u32 at = self.thread; at < tile.n_rows * CHUNKS; at += self.n_threads) {
+    for (u32 at = self.thread; at < end; at += self.n_threads) {
       u32 row = at / CHUNKS, chunk = at % CHUNKS;
       *reinterpret_cast<Vector16*>(target + row * row_bytes + chunk * 16) = *staged(row, chunk, CHUNKS);
     }
@@ -187,17 +191,29 @@ class MegaMoe {
     }
   }
 
+  // A thread finds four places before it stores to them: stores are in order, and each place is two loads away.
   XSTAGE_DEVICE void scatter(const Self& self, const Tile& tile, u32 first, u32 last) const {
-    const Parameters& p = self.p;
-    const u32 end = last < tile.n_rows ? last : tile.n_rows;
-#pragma unroll 4
-    for (u32 at = first * ROW_CHUNKS + self.thread; at < end * ROW_CHUNKS; at += self.n_threads) {
-      u32 row = at / ROW_CHUNKS, chunk = at % ROW_CHUNKS;
-      const Row& to = p.rows[tile.first_row + row];
-      u8* landing = (to.rank == self.cta().gpu ? p.own_landing : p.landing)[to.rank];
-      u64 place = static_cast<u64>(to.item) * p.hidden + tile.n_block * Tiles::N + chunk * 8;
-      remote_store16(landing + place * 2, *staged(row, chunk, ROW_CHUNKS));
+    constexpr u32 AT_ONCE = XSTAGE_ARCH >= 900 ? 4 : 1;  // before, registers are too few for four
+    const u32 gpu = self.cta().gpu, end = last < tile.n_rows ? last : tile.n_rows;
+    const u32 chunk = self.thread % ROW_CHUNKS, together = self.n_threads / ROW_CHUNKS;  // rows
+    const u32 column = tile.n_block * Tiles::N + chunk * 8;
+    const Row* rows = self.p.rows + tile.first_row;
+#pragma unroll 1
+    for (u32 row = first + self.thread / ROW_CHUNKS; row < end; row += AT_ONCE * together) {
+      u8* to[AT_ONCE];
+#pragma unroll
+      for (u32 j = 0; j < AT_ONCE; ++j)
+        if (row + j * together < end) to[j] = landing_place(rows[row + j * together], gpu, column);
+#pragma unroll
+      for (u32 j = 0; j < AT_ONCE; ++j)
+        if (row + j * together < end) remote_store16(to[j], *staged(row + j * together, chunk, ROW_CHUNKS));
     }
+  }
+
+  // Where the result of a row from `column` on goes.
+  XSTAGE_DEVICE u8* landing_place(const Row& row, u32 gpu, u32 column) const {
+    u8* landing = (row.rank == gpu ? p_.own_landing : p_.landing)[row.rank];
+    return landing + (static_cast<u64>(row.item) * p_.hidden + column) * 2;
   }
 
   // --- combine

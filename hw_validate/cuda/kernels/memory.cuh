@@ -190,14 +190,18 @@ XSTAGE_DEVICE void remote_store32(void* address, Vector16 first, Vector16 second
 #endif
 }
 
-// The same with 4 or 8 bytes a thread (u32, u64, float).
+// The same with 4 or 8 bytes a thread (u32, u64).
 template <typename T>
 XSTAGE_DEVICE void remote_store(T* address, T value) {
 #ifdef XSTAGE_EMULATION
   emulation::maybe_yield();
   *address = value;
 #else
-  *const_cast<volatile T*>(address) = value;
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  if constexpr (sizeof(T) == 4)
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+  else
+    asm volatile("st.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 #endif
 }
 

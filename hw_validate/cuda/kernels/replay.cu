@@ -1,7 +1,7 @@
 // Runs a lowered Program: the interpreter of lanes.cuh with calibrated spins for computing, and stores and loads of bytes.
 //
-// What an op needs is kept in registers, or is in shared memory before its first time is noted: the loads of `part_of` are
-// waited for before. Nothing inside the loop of a store reads memory.
+// What an op needs is kept in registers, or is in shared memory before its first time is noted: `prepare` waits for the
+// addresses of stores and loads. Nothing inside their loops reads memory.
 #include "lanes.cuh"
 
 using namespace xstage;
@@ -37,6 +37,7 @@ class HeldLane : public LaneThread {
         block_(lane_blocks()[slot]),
         start_(xstage::start_edge()->clock),
         number_(lane.number),
+        window_(lane.window),
         is_group_in_shared_(group_.is_in_shared != 0) {
     const Cta& cta = p.ctas[p.first_cta + cta_index()];
     gpu_ = cta.gpu;
@@ -53,6 +54,7 @@ class HeldLane : public LaneThread {
   XSTAGE_DEVICE bool is_group_in_shared() const { return is_group_in_shared_; }
   XSTAGE_DEVICE u32 gpu() const { return gpu_; }
   XSTAGE_DEVICE u32 number() const { return number_; }
+  XSTAGE_DEVICE u32 window() const { return window_; }
   XSTAGE_DEVICE u32 log_records() const { return log_records_; }
   XSTAGE_DEVICE Record* log() const { return log_; }
   XSTAGE_DEVICE LaneBlock& block() const { return block_; }
@@ -67,7 +69,7 @@ class HeldLane : public LaneThread {
   const Group& group_;
   LaneBlock& block_;
   u64 start_;
-  u32 number_;
+  u32 number_, window_;
   bool is_group_in_shared_;
   u32 gpu_, log_records_;
   Record* log_;
@@ -106,26 +108,29 @@ class Replay {
     spin_until(begun + op.ticks - (op.ticks < overhead ? op.ticks : overhead));
   }
 
-  // Asking for every part's address makes sure that the loads of it are over.
+  // Asking for every address makes sure that the loads of it are over.
   XSTAGE_DEVICE bool prepare(const Self& self, const Op& op) {
     is_store_ = op.kind == STORE;
     adds_ = (op.flags & ADDS) != 0;
     n_parts_ = op.n_shares;
     mine_ = part_of(self, op);
-    return !any_lane(is_store_ && lane_index() < n_parts_ && mine_.slice == nullptr);
+    source_ = is_store_ ? nullptr : source_of(self, op);
+    const bool has_address = is_store_ ? lane_index() >= n_parts_ || mine_.slice != nullptr : source_ != nullptr;
+    return all_lanes(has_address);
   }
 
   XSTAGE_DEVICE void run(const Self& self, const Op& op, u32) {
     if (is_store_)
       store(self);
     else
-      load(self, op);
+      load(self, op.bytes);
   }
 
  private:
   Part mine_{0, nullptr};
   u32 n_parts_ = 0, n_stores_ = 0;
   bool is_store_ = false, adds_ = false;
+  const u8* source_ = nullptr;  // this lane's slice of what it loads
   u64 stored_ = 0, loaded_ = 0;  // bytes since the start of this lane's slice
 
   static XSTAGE_DEVICE Part part_of(const Self& self, const Op& op) {
@@ -133,6 +138,10 @@ class Replay {
     Share share = self.p.shares[op.target + lane_index()];
     u8* landing = (share.gpu == self.gpu() ? self.p.own_landing : self.p.landing)[share.gpu];
     return Part{share.bytes, landing + self.lane().store_first};
+  }
+
+  static XSTAGE_DEVICE const u8* source_of(const Self& self, const Op& op) {
+    return (op.target == self.gpu() ? self.p.own_source : self.p.source)[op.target] + self.lane().load_first;
   }
 
   // `bytes` to a slice, from 16-byte unit `position` of the op on.
@@ -175,12 +184,11 @@ class Replay {
     ++n_stores_;
   }
 
-  XSTAGE_DEVICE void load(const Self& self, const Op& op) {
-    if (loaded_ + op.bytes > self.p.load_slice) loaded_ = 0;
-    const u8* source = (op.target == self.gpu() ? self.p.own_source : self.p.source)[op.target];
-    source += self.lane().load_first + loaded_;
-    for (u32 at = self.thread * 16; at < op.bytes; at += self.n_threads * 16) cp_async16(self.load_target, source + at);
-    loaded_ += op.bytes;
+  XSTAGE_DEVICE void load(const Self& self, u32 bytes) {
+    if (loaded_ + bytes > self.p.load_slice) loaded_ = 0;
+    const u8* source = source_ + loaded_;
+    for (u32 at = self.thread * 16; at < bytes; at += self.n_threads * 16) cp_async16(self.load_target, source + at);
+    loaded_ += bytes;
   }
 };
 

@@ -1,5 +1,6 @@
 """Every kernel compiles for every architecture, keeps its registers, and needs no file but its own text."""
 
+import re
 import sys
 
 import pytest
@@ -19,6 +20,36 @@ def test_a_kernel_compiles_without_stack_and_without_spills(source, architecture
     for name, needs in compiled.kernels.items():
         assert (needs.stack_bytes, needs.spill_bytes) == (0, 0), name
         assert 0 < needs.registers <= 255, name
+
+
+def ptx_of(source):
+    """The PTX of a kernel for sm_90, by lines."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-core, which compiles for GPUs, is for Linux only")
+    _, program = nvrtc.nvrtcCreateProgram(kernel_text(source).encode(), source.encode(), 0, [], [])
+    nvrtc.nvrtcCompileProgram(program, 2, [b"-arch=compute_90", b"-std=c++17"])
+    _, size = nvrtc.nvrtcGetPTXSize(program)
+    text = b" " * size
+    nvrtc.nvrtcGetPTX(program, text)
+    return text.decode().splitlines()
+
+
+def test_a_microbenchmark_reads_its_table_only_where_no_time_runs():
+    """An acquire empties the L1: a field of the row read after it, before the second time, would add an access to L2."""
+    lines = ptx_of("bursts.cu")
+    loads = [i for i, line in enumerate(lines) if re.search(r"\bld\.global\.(v\d\.)?[usbf]\d", line)]
+    assert loads
+    assert not [line for line in lines[loads[0] : loads[-1]] if "%clock64" in line]
+
+
+def test_the_stores_of_a_microbenchmark_are_of_one_kind_whatever_their_width():
+    stores = {match[0] for line in ptx_of("bursts.cu") if (match := re.search(r"\bst\.(volatile|global\.u\d+)", line))}
+    assert {"st.global.u32", "st.global.u64"} <= stores and "st.volatile" not in stores
+
+
+def test_the_courier_never_stands_still_for_one_load():
+    lines = ptx_of("replay.cu")
+    assert any("mbarrier.test_wait" in line for line in lines)
+    assert not any("mbarrier.try_wait" in line for line in lines)
 
 
 def test_a_stack_is_seen_where_there_is_one(tmp_path):
