@@ -84,7 +84,7 @@ def calibrate(results: Container) -> GpuCalibration:
     warnings = list(results.header["warnings"])
     if "failed" in results.header:
         failed = results.header["failed"]
-        warnings.append(f"these are partial results: measuring ended in part {failed['part']}: {failed['why']}")
+        warnings.append(f"these are partial results: part {failed['part']} failed: {failed['why']}")
     try:
         found = _fit(times)
     except NoLawError as refusal:

@@ -24,6 +24,7 @@ from ..measuring import Progress, silent
 from .clocks import joined, offsets_now
 from .container import SUFFIXES, Container, load, merged, save
 from .device import Devices
+from .errors import DeviceLostError
 from .noted import Noted, knee_ratio
 from .parts import AGAIN, PARTS, runs_here
 from .run_bursts import THREADS, BurstRunner, scout
@@ -84,9 +85,10 @@ class Collector:
         return self.results.header
 
     def run(self) -> Container:
-        """Run all parts. An error is raised after what was measured before it has been written, marked as partial."""
+        """Run all parts. A part that fails does not keep the others from running, unless the GPU is lost or this process is
+        to end. The first error is raised in the end, when all that was measured has been written, marked as partial."""
         self._save()
-        part = "start"
+        part, failures = "start", []
         try:
             s = self.settings
             with open_transport(self.devices, s.transport, s.gpus, s.most_bytes) as transport:
@@ -95,18 +97,28 @@ class Collector:
                     self._scout(runner)
                     for number, part in enumerate(self.order):
                         self.progress(f"measuring {part}", number / len(self.order))
-                        self._part(part, runner, transport)
-            self.header["complete"] = all(p["state"] in ("done", "skipped") for p in self.header["parts"].values())
-            self._save()
+                        try:
+                            self._part(part, runner, transport)
+                        except DeviceLostError:
+                            raise
+                        except Exception as error:  # also one that nobody thought of: this GPU may be here only once
+                            self._note_failure(part, error)
+                            failures.append(error)
         except BaseException as error:
-            why = str(error) if isinstance(error, XstageError) else f"{type(error).__name__} {error}".strip()
-            state = {"state": "failed", "why": why}
-            self.header["failed"] = {"part": part, "why": why}
-            if part in self.header["parts"]:
-                self.header["parts"][part] |= state
-            self._save()
+            self._note_failure(part, error)
             raise
+        if failures:
+            raise failures[0]
+        self.header["complete"] = all(p["state"] in ("done", "skipped") for p in self.header["parts"].values())
+        self._save()
         return self.results
+
+    def _note_failure(self, part: str, error: BaseException) -> None:
+        why = str(error) if isinstance(error, XstageError) else f"{type(error).__name__} {error}".strip()
+        self.header.setdefault("failed", {"part": part, "why": why})
+        if part in self.header["parts"]:
+            self.header["parts"][part] |= {"state": "failed", "why": why}
+        self._save()
 
     def _part(self, name: str, runner: BurstRunner, transport: Transport) -> None:
         told = self.header["parts"][name]

@@ -40,13 +40,19 @@ POLL_S = 0.001
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
 _NATIVE_ATOMICS = 3
 """CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED of the driver's interface."""
+_SUCCESS, _NOT_READY = 0, 600
+"""cudaSuccess and cudaErrorNotReady."""
 _MAPPED_AND_PORTABLE = 3
 # Numbers of cudaDeviceAttr, which do not change; properties do (CUDA 13 dropped the clock).
 _ATTRIBUTES = {
-    "clock_khz": 13, "sms": 16, "can_map_host_memory": 19, "ecc": 32, "memory_clock_khz": 36, "memory_bus_bits": 37,
-    "l2_bytes": 38, "unified_addressing": 41, "major": 75, "minor": 76, "shared_per_sm_bytes": 81,
-    "host_native_atomics": 86, "cooperative": 95, "shared_per_block_bytes": 97,
+    "sms": 16, "l2_bytes": 38, "major": 75, "minor": 76, "shared_per_sm_bytes": 81, "cooperative": 95,
+    "shared_per_block_bytes": 97,
 }  # fmt: skip
+_FOR_THE_RECORD = {
+    "clock_khz": 13, "can_map_host_memory": 19, "ecc": 32, "memory_clock_khz": 36, "memory_bus_bits": 37,
+    "unified_addressing": 41, "host_native_atomics": 86,
+}  # fmt: skip
+"""What a driver may no longer tell, and nothing depends on; 0 where it does not."""
 
 
 class _PastDeadlineError(KernelTimeoutError):
@@ -66,6 +72,7 @@ class CupyDevices:
         self._runtime = self._cupy.cuda.runtime
         self.lost = False
         self._kernels: dict[tuple[int, str, str], Any] = {}
+        self._modules: dict[tuple[int, str], Any] = {}
         self._limits: dict[tuple[int, str, str], int] = {}
         self._check_driver()
         with told("looking for GPUs"):
@@ -132,18 +139,29 @@ class CupyDevices:
     def prepare(self, device: int, source: str, kernels: Sequence[str]) -> dict[str, int]:
         needs = {"registers": 0, "local_bytes": 0, "shared_bytes": 0}
         with told(f"compiling {source} for GPU {device}"), self._cupy.cuda.Device(device):
-            module = self._cupy.RawModule(code=kernel_text(source), options=OPTIONS, enable_cooperative_groups=True)
+            module = self._module(device, source)
             for name in kernels:
-                kernel = module.get_function(name)
-                self._kernels[device, source, name] = kernel
+                if (device, source, name) not in self._kernels:
+                    self._kernels[device, source, name] = module.get_function(name)
+                kernel = self._kernels[device, source, name]
                 needs["registers"] = max(needs["registers"], int(kernel.num_regs))
                 needs["local_bytes"] = max(needs["local_bytes"], int(kernel.local_size_bytes))
                 needs["shared_bytes"] = max(needs["shared_bytes"], int(kernel.shared_size_bytes))
         return needs
 
+    def _module(self, device: int, source: str) -> Any:
+        """The same object each time, so that what has been set for its kernels stays set."""
+        if (device, source) not in self._modules:
+            self._modules[device, source] = self._cupy.RawModule(
+                code=kernel_text(source), options=OPTIONS, enable_cooperative_groups=True
+            )
+        return self._modules[device, source]
+
     def run(self, launches: Sequence[Launch], abort: Sequence[Buffer], deadline_s: float) -> float:
         for launch in launches:
             self._check_fits(launch)
+        for launch in launches:
+            self._settle(launch.device)
         started = time.perf_counter()
         try:
             for launch in launches:
@@ -180,6 +198,7 @@ class CupyDevices:
     def _facts_of(self, i: int) -> DeviceFacts:
         with told(f"reading what GPU {i} is"), self._cupy.cuda.Device(i):
             found = {name: int(self._runtime.deviceGetAttribute(number, i)) for name, number in _ATTRIBUTES.items()}
+            found |= {name: self._attribute_or_0(number, i) for name, number in _FOR_THE_RECORD.items()}
             free, total = (int(size) for size in self._runtime.memGetInfo())
             name = self._runtime.getDeviceProperties(i)["name"]
             bus = str(self._runtime.deviceGetPCIBusId(i))
@@ -197,6 +216,12 @@ class CupyDevices:
             cooperative=bool(found["cooperative"]),
             more=found | {"pci_bus_id": bus, "numa_node": _numa_node(bus)},
         )
+
+    def _attribute_or_0(self, number: int, i: int) -> int:
+        try:
+            return int(self._runtime.deviceGetAttribute(number, i))
+        except Exception:  # of CuPy's own kind: this driver does not know the attribute
+            return 0
 
     def _check_fits(self, launch: Launch) -> None:
         """Raise for a grid that would not be on the GPU all at once: CuPy would start a smaller one."""
@@ -218,6 +243,12 @@ class CupyDevices:
                 f"shared memory at once, GPU {launch.device} has room for {most}"
             )
 
+    def _settle(self, device: int) -> None:
+        """Wait for copies into the memory of a GPU: one from ordinary memory returns when its data are on the way, and our
+        streams do not wait for that of the copies."""
+        with told(f"waiting for copies to GPU {device}"), self._cupy.cuda.Device(device):
+            self._runtime.deviceSynchronize()
+
     def _start(self, launch: Launch) -> None:
         kernel = self._kernels[launch.device, launch.source, launch.kernel]
         stream = self._streams[launch.device]
@@ -237,8 +268,12 @@ class CupyDevices:
                 time.sleep(POLL_S)
 
     def _is_done(self, device: int) -> bool:
+        """Raises CuPy's error for a kernel that failed: `Stream.done` would say that it still runs, for ever."""
         with self._cupy.cuda.Device(device):
-            return bool(self._streams[device].done)
+            status = int(self._runtime.streamQuery(self._streams[device].ptr))
+            if status not in (_SUCCESS, _NOT_READY):
+                self._runtime.check_status(status)
+        return status == _SUCCESS
 
     def _wait_or_lose(self, launches: Sequence[Launch], until: float) -> None:
         try:

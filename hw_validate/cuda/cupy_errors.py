@@ -28,6 +28,11 @@ _KINDS: dict[str, tuple[type[Exception], str]] = {
     "NO_BINARY_FOR_GPU": (KernelError, "the kernel was built for another GPU"),
     "UnsupportedPtxVersion": (KernelError, f"the driver is older than this CuPy's compiler; {INSTALL}"),
     "LaunchOutOfResources": (KernelError, "the kernel needs more registers or shared memory than there are"),
+    "InvalidValue": (KernelError, "the GPU does not take what was asked for"),
+    "INVALID_VALUE": (KernelError, "the GPU does not take what was asked for"),
+    "InvalidConfiguration": (KernelError, "the GPU does not start such a grid"),
+    "NotSupported": (KernelError, "this GPU or its driver has no such function"),
+    "NOT_SUPPORTED": (KernelError, "this GPU or its driver has no such function"),
     "CooperativeLaunchTooLarge": (KernelError, "the kernel has more blocks than fit at once"),
     "CompileException": (KernelError, "the kernel does not compile"),
     "DynamicLibNotFound": (NoGpuError, f"CuPy finds no compiler (NVRTC); {INSTALL}"),
@@ -60,4 +65,6 @@ def _as_ours(error: Exception, doing: str) -> Exception:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line that names an error, else the first one: compilers warn before they refuse."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[0] if lines else type(error).__name__)

@@ -1,15 +1,18 @@
 """Everything worth knowing from a few minutes on one GPU:  python -m xstage.hw_validate.cuda.device_check -o DIR
 
-Needs NumPy and CuPy; with the other packages of xstage it also fits, simulates and draws, without them the results wait in
-DIR for `xstage validate --backend cuda --results DIR/host.npz` elsewhere. Runs in the order of what is worth most, writes
-after each part, and begins nothing new when its time is over:
+Needs NumPy and CuPy; with the other packages of xstage it also fits, simulates and draws, and runs the fused kernels.
+Without them the results wait in DIR for `xstage validate --backend cuda --results DIR/host.npz` elsewhere; which are missing
+is said first. Runs in the order of what is worth most, writes after each part, and begins nothing new when its time is over:
 
-    start.json     which GPU, driver and host these are, and what the kernels need; written first
+    check.json     which GPU, driver and host these are, and what the kernels need; what became of each step, what each
+                   microbenchmark took; calibration and comparison, if they could be made
     host.npz       bursts, trains, numbers of producers, costs; a dozen unseen Programs; then the other microbenchmarks
     local.npz      bursts and trains into the GPU's own memory: the control
-    check.json     what became of each step, what each microbenchmark took; calibration and comparison, if they could be made
-    machine.yaml, programs.parquet, ops.parquet, report.html    the same, for machines and people
     fused.json, fused.parquet    the fused kernels: numbers and times of all policies, and tiles (device_check_fused.py)
+    machine.yaml, ops.parquet, report.html    calibration and comparison, for machines and people
+
+A step that fails, for whatever reason, ends nothing but itself. If it takes the GPU with it, a new process goes on with the
+steps behind it, and with the fused kernels that had not run.
 
 Exit codes: 0 all steps done, 2 bad input, 1 some step failed (the others are kept, and check.json says which).
 """
@@ -18,19 +21,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...sim.calibrate import NoLawError
 from ...sim.errors import InputError, XstageError
 from ...sim.files import write_whole
-from ..measuring import MeasurementError
 from .collect import AGAIN_ROUNDS, Settings, collect, collect_more, cupy_devices
 from .container import Container, load
 from .device import Devices
@@ -40,12 +44,13 @@ from .parts import CALIBRATION_PARTS, Extent
 from .planning import plan
 from .run_bursts import THREADS
 from .summary import microbenchmarks
-from .trains import draw_by_law, rough_stage
+from .trains import draw_by_law, made_up_stage, rough_stage
 from .transport import USUAL_BYTES, peer_matrix
 
 if TYPE_CHECKING:
     from ...sim.machine import Machine
     from ...sim.program import Program
+    from ..validation import Validation
     from .device_check_fused import FusedExtent
 
 EXTENT = Extent(sizes=32, rounds=16, train_rounds=6, train_bursts=32, sweep_rounds=6)
@@ -55,11 +60,20 @@ RANKS = (1, 2, 4)
 """Programs take these in turn: several ranks on one GPU share its egress and its Q."""
 CONTROL_PARTS = ("clock", "bursts", "trains")
 LATER_PARTS = ("completion", "width", "neighbours", "feed", "bulk")
+STEPS = ("start", "host", "programs", "local", "analysis", "fused", "later", "summary", "reporting")
+WITHOUT_GPU = ("analysis", "summary", "reporting")
+"""Steps that run even if the GPU is lost or the time over."""
+PACKAGES = ("pydantic", "yaml", "numba", "scipy", "pandas", "pyarrow", "matplotlib", "jinja2")
+"""What fitting, simulating, the fused kernels and the report need beside NumPy."""
 LARGEST_FILE_BYTES = 16 << 20
 
 
 class DeviceCheck:
-    """One check into `folder`. `devices` must be one GPU or more; only the first is used."""
+    """One check into `folder`. `devices` must be one GPU or more; only the first is used.
+
+    With `steps` it goes on with these where another process ended. `renew` is to start such a process with the steps that
+    it is given, when this one has lost the GPU, and tells whether all went well; without it no more is measured then.
+    """
 
     def __init__(
         self,
@@ -70,34 +84,41 @@ class DeviceCheck:
         extent: Extent = EXTENT,
         settings: Settings | None = None,
         fused_extent: FusedExtent | None = None,
+        steps: Sequence[str] | None = None,
+        renew: Callable[[list[str]], bool] | None = None,
     ) -> None:
         self.devices, self.folder, self.seed, self.extent = devices, folder, seed, extent
         self.settings = settings or Settings(most_bytes=USUAL_BYTES, threads=THREADS)
         self.until = time.perf_counter() + budget_s
+        self.steps, self.goes_on, self.renew = steps or STEPS, steps is not None, renew
         self.report: dict[str, Any] = {"steps": {}}
+        if self.goes_on and (folder / "check.json").exists():
+            self.report = json.loads((folder / "check.json").read_text(encoding="utf-8"))
         self.machine: Machine | None = None
+        self.validation: Validation | None = None
         self.fused_extent = fused_extent
 
     def run(self) -> bool:
         """All steps that there is time for. Whether none failed."""
-        steps = (self.start, self.host, self.programs, self.local, self.analysis, self.fused, self.later)
-        lost = False
-        for step in steps:
-            name, begun = step.__name__, time.perf_counter()
-            if name != "analysis" and (lost or begun > self.until):
+        lost, left = False, list(self.steps)
+        while left:
+            name, begun = left.pop(0), time.perf_counter()
+            if name not in WITHOUT_GPU and (lost or begun > self.until):
                 why = "the GPU was lost before" if lost else "the time was over"
                 self.report["steps"][name] = {"state": "not run", "why": why}
                 continue
             print(f"device check: {name}", file=sys.stderr)
             try:
-                told = step() or {}
+                told = getattr(self, name)() or {}
                 self.report["steps"][name] = {"state": "done", **told}
-            except XstageError as error:
+            except Exception as error:  # whatever it is: the other steps tell more, and this GPU may be here only once
                 lost = lost or isinstance(error, DeviceLostError)
-                self.report["steps"][name] = {"state": "failed", "why": str(error), "error": type(error).__name__}
+                self.report["steps"][name] = {"state": "failed", **_said(error)}
             self.report["steps"][name]["wall_s"] = time.perf_counter() - begun
             self._write("check.json", self.report)
-        self._summarise()
+            # The fused kernels go on as well: each run is noted before it can take the GPU with it.
+            if lost and self.renew is not None and (again := ["fused"] * (name == "fused") + left):
+                return self.renew(again)
         self.report["files"] = {
             path.name: path.stat().st_size for path in sorted(self.folder.iterdir()) if path.is_file()
         }
@@ -105,18 +126,23 @@ class DeviceCheck:
         return all(told["state"] != "failed" for told in self.report["steps"].values())
 
     def start(self) -> None:
+        self.report["missing"] = [name for name in PACKAGES if find_spec(name) is None]
+        if self.report["missing"]:
+            print(
+                f"device check: {', '.join(self.report['missing'])} not installed: no fit, no simulation, no fused kernels",
+                file=sys.stderr,
+            )
         found = self.devices.facts()
-        facts = {
+        self.report["start"] = {
             "platform": self.devices.platform(),
             "devices": [asdict(one) for one in found],
             "peer_matrix": peer_matrix(self.devices),
             "now": self.devices.now(found[0].index),
-            "kernels": {
-                source: self.devices.prepare(found[0].index, f"{source}.cu", [source])
-                for source in ("bursts", "replay")
-            },
         }
-        self._write("start.json", facts)
+        self._write("check.json", self.report)
+        self.report["start"]["kernels"] = {
+            source: self.devices.prepare(found[0].index, f"{source}.cu", [source]) for source in ("bursts", "replay")
+        }
 
     def host(self) -> dict[str, Any]:
         return self._collect(self._plan(CALIBRATION_PARTS), "host", "host.npz")
@@ -125,9 +151,12 @@ class DeviceCheck:
         """Programs drawn around the knee that the bursts just showed; only their sizes come from it."""
         results = load(self.folder / "host.npz", "results")
         rng = np.random.default_rng([self.seed, 1])
-        drawn = _drawn_for_the_machine(results, rng) or _drawn_by_law(results, rng)
+        try:
+            drawn, more = self._drawn_for_the_machine(results, rng), {}
+        except Exception as error:  # no law, or no packages to fit and simulate with: a rougher look tells enough
+            drawn, more = _drawn_by_law(results, rng), {"drawn_by_law_because": f"{type(error).__name__}: {error}"}
         told = self._collect(self._plan(("clock", "bursts"), drawn, AGAIN_ROUNDS), "host", "host.npz", results)
-        return told | {"programs": [str(program.meta["schedule"]) for program in drawn]}
+        return told | more | {"programs": [str(program.meta["schedule"]) for program in drawn]}
 
     def local(self) -> dict[str, Any]:
         return self._collect(self._plan(CONTROL_PARTS), "local", "local.npz")
@@ -138,38 +167,65 @@ class DeviceCheck:
     def analysis(self) -> dict[str, Any]:
         """Fit and compare, if the packages for it are here."""
         try:
-            from ..validate import validate
+            from ..validate import calibrate, validate
         except ImportError as error:
-            missing = getattr(error, "name", None) or str(error)
-            return {"state": "skipped", "why": f"{missing} is not installed here; run `{self._elsewhere()}`"}
-        found = validate("cuda", results=self.folder / "host.npz")
-        self.report |= found.as_dict()
-        self.machine = found.calibrated.machine
-        found.calibrated.write(self.folder / "machine.yaml")
-        found.write_ops(self.folder / "ops.parquet")
-        with write_whole(self.folder / "programs.parquet") as temporary:
-            found.programs().to_parquet(temporary)
-        found.report(self.folder / "report.html")
-        return {"verdict": found.summary.verdict}
+            return {"state": "skipped", "why": f"{_missing(error)} is not installed here; run `{self._elsewhere()}`"}
+        calibrated = calibrate("cuda", results=self.folder / "host.npz")
+        self.machine = calibrated.machine
+        self.report["calibration"] = calibrated.as_dict()
+        calibrated.write(self.folder / "machine.yaml")
+        self.validation = validate("cuda", results=self.folder / "host.npz")
+        self.report |= self.validation.as_dict()
+        self.report["programs"] = self.validation.programs().to_dict("records")
+        return {"verdict": self.validation.summary.verdict}
 
     def fused(self) -> dict[str, Any]:
-        """The fused kernels on the machine just calibrated, if the packages for it are here."""
+        """The fused kernels, on the machine just calibrated if there is one, and if the packages for it are here."""
         try:
+            from ...scenarios.machine_files import load_machine
             from .device_check_fused import USUAL, FusedCheck
         except ImportError as error:
-            missing = getattr(error, "name", None) or str(error)
-            return {"state": "skipped", "why": f"{missing} is not installed here; the fused kernels need it"}
-        if self.machine is None:
-            raise MeasurementError("there is no calibrated machine to choose sizes by, and to simulate on")
-        return FusedCheck(self.devices, self.folder, self.machine, self.until, self.fused_extent or USUAL).run()
+            return {"state": "skipped", "why": f"{_missing(error)} is not installed here; the fused kernels need it"}
+        if self.machine is None and (path := self.folder / "machine.yaml").exists():  # of the process before
+            self.machine = load_machine(str(path))
+        extent = self.fused_extent or USUAL
+        check = FusedCheck(self.devices, self.folder, self.machine, self.until, extent, self._rough_drain_gbs())
+        if self.goes_on:
+            check.go_on()
+        return check.run()
 
-    def _summarise(self) -> None:
+    def summary(self) -> None:
         """What every configuration took, for those who have nothing but this file."""
         found = {}
         for name in ("host", "local"):
             if (path := self.folder / f"{name}.npz").exists():
                 found[name] = microbenchmarks(load(path, "results"))
         self.report["microbenchmarks"] = found
+
+    def reporting(self) -> dict[str, Any]:
+        """The report and the table of ops: what takes time and needs no GPU comes last."""
+        if "analysis" not in self.steps and (self.folder / "machine.yaml").exists():  # the process before did it
+            self.analysis()
+        if self.validation is None:
+            return {"state": "skipped", "why": "there is no comparison to report on"}
+        self.validation.write_ops(self.folder / "ops.parquet")
+        self.validation.report(self.folder / "report.html")
+        return {}
+
+    def _rough_drain_gbs(self) -> float | None:
+        """R as the scout of the host link told it."""
+        path = self.folder / "host.npz"
+        scouted = load(path, "results").header.get("scout", {}) if path.exists() else {}
+        return scouted.get("drain_gbs")
+
+    def _drawn_for_the_machine(self, results: Container, rng: np.random.Generator) -> list[Program]:
+        """Trains of one rank and of several, and schedules. Raises `NoLawError`, `InputError`, `ImportError`."""
+        from .calibration import calibrate
+        from .unseen import Ranks, unseen_traces
+
+        found = calibrate(results)
+        traces = unseen_traces(found.machine, found.seen.calibration.producers, PROGRAMS, rng, Ranks())
+        return [trace.program for trace in traces]
 
     def _elsewhere(self) -> str:
         return f"xstage validate --backend cuda --results {self.folder / 'host.npz'}"
@@ -195,26 +251,33 @@ class DeviceCheck:
             temporary.write_text(text, encoding="utf-8")
 
 
-def _drawn_for_the_machine(results: Container, rng: np.random.Generator) -> list[Program]:
-    """Trains of one rank and of several, and schedules; none where the packages to fit and simulate are missing."""
-    try:
-        from .calibration import calibrate
-        from .unseen import Ranks, unseen_traces
-    except ImportError:
-        return []
-    try:
-        found = calibrate(results)
-        traces = unseen_traces(found.machine, found.seen.calibration.producers, PROGRAMS, rng, Ranks())
-    except NoLawError:
-        return []  # a rougher look may still find a knee
-    return [trace.program for trace in traces]
-
-
 def _drawn_by_law(results: Container, rng: np.random.Generator) -> list[Program]:
-    """Trains alone, with nothing but NumPy."""
+    """Trains alone, with nothing but NumPy. Where no knee is to be seen they tell nothing of it, but that replays run."""
     noted = Noted.of(results.under("part/bursts"), results.header["plan"]["parts"]["bursts"]["groups"])
     producers = int(noted.table["producers"][noted.rows("isolated")[0]])
-    return draw_by_law(rough_stage(noted), producers, PROGRAMS, rng, RANKS)
+    try:
+        stage = rough_stage(noted)
+    except InputError:
+        stage = made_up_stage(results.header["scout"]["drain_gbs"], producers)
+    return draw_by_law(stage, producers, PROGRAMS, rng, RANKS)
+
+
+def _in_a_new_process(steps: list[str], until: float) -> bool:
+    """Replace this process by one with the same command for these steps: only that gets rid of what the GPU still does."""
+    left = f"{max(1.0, until - time.perf_counter()):.0f}"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "--steps", ",".join(steps), "--budget", left])
+
+
+def _said(error: Exception) -> dict[str, Any]:
+    """What to note of an error; of one that nobody thought of, where it came from as well."""
+    told = {"why": str(error), "error": type(error).__name__}
+    return told if isinstance(error, XstageError) else told | {"traceback": "".join(traceback.format_exception(error))}
+
+
+def _missing(error: ImportError) -> str:
+    return getattr(error, "name", None) or str(error)
 
 
 def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] | None = None) -> int:
@@ -223,6 +286,9 @@ def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] 
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="a folder; made if it is not there")
     parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="SECONDS", help="default: %(default)g")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--steps", help=f"only these, with commas between, for DIR that has the others: {', '.join(STEPS)}"
+    )
     try:
         given = parser.parse_args(arguments)
     except SystemExit as asked:
@@ -233,8 +299,13 @@ def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] 
         folder = Path(given.output)
         if folder.exists() and not folder.is_dir():
             raise InputError("is not a folder", field="--output", value=given.output)
+        steps = None if given.steps is None else given.steps.split(",")
+        if unknown := [name for name in steps or () if name not in STEPS]:
+            raise InputError("are no steps", field="--steps", value=unknown, allowed=STEPS)
         folder.mkdir(parents=True, exist_ok=True)
-        check = DeviceCheck((devices or cupy_devices)(), folder, given.budget, given.seed)
+        until = time.perf_counter() + given.budget
+        renew = None if devices is not None else (lambda left: _in_a_new_process(left, until))
+        check = DeviceCheck((devices or cupy_devices)(), folder, given.budget, given.seed, steps=steps, renew=renew)
         good = check.run()
     except InputError as error:
         print(f"device check: {error}", file=sys.stderr)

@@ -55,7 +55,7 @@ _KIND_OF_PHASE = {"l1": L1, "l2": L2, "dispatch": PULL, "combine": COMBINE}
 
 
 @dataclass(frozen=True, eq=False)
-class Fused:
+class FusedMegaMoe:
     """A Program lowered for megamoe.cu. `pool_rows` are the rows of the pools of each rank, [ranks]; `pools` say whose rows
     each rank computes, in pool order; `work_first` is where the work's part of shared memory begins."""
 
@@ -84,7 +84,7 @@ def lower_megamoe(
     shared_bytes: int = 227 << 10,
     stages: int | None = None,
     warps: Mapping[str, int] = WARPS,
-) -> Fused:
+) -> FusedMegaMoe:
     """Lower a MegaMoE Program with the routing that it was built from.
 
     `shared_bytes` is what a CTA may have; what the work leaves of it holds the records. `stages`, if not given, is 3, or 2
@@ -117,7 +117,7 @@ def lower_megamoe(
     rows = _rows(rows_of_ranks, blocks, shape, ring)
     tables = dict(lowered.tables)
     tables["ops"] = _parts(program, tables["ops"], kernel, shape, rows_of_ranks.rank_start)
-    return Fused(
+    return FusedMegaMoe(
         lowered=replace(lowered, tables=tables),
         tiles=_tiles(program, blocks, kernel, shape, rows_of_ranks.rank_start, ring),
         rows=rows,

@@ -30,13 +30,14 @@ from ...sim.files import write_whole
 from ...sim.program import Program
 from ...sim.schedules import attention_a2a, megamoe
 from .clocks import joined, offsets_between, to_add_ns
-from .device import Buffer, Devices, Launch
-from .errors import KernelTimeoutError, NoPeerAccessError
-from .fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES, AttentionCall, Call, Lowering, MegaMoeCall
+from .device import Devices
+from .errors import NoPeerAccessError
+from .fused_calls import ATTENTION_POLICIES, ERRORS, MEGAMOE_POLICIES, AttentionCall, Call, Lowering, MegaMoeCall
 from .fused_compare import Compared, compared, ranked_alike
-from .job import HOST, Array, Job
+from .job import Array, Job
+from .job_memory import JobMemory
 from .records import measured_ops
-from .replay_job import CHANGED, DEADLINE_S, PATIENCE_S, Settings
+from .replay_job import CHANGED, PATIENCE_S, Settings
 from .transport import TRANSPORTS, without_atomics
 
 if TYPE_CHECKING:
@@ -44,76 +45,15 @@ if TYPE_CHECKING:
 
     from ...sim.machine import Machine
 
+SIDES = ("far", "control", "bare")
+"""How each policy runs: on the transport, with all memory on the GPU itself, on the transport without instrumentation."""
 _NOTED = ("records", "n_records", "times", "abort")
-
-
-class InMemory:
-    """A job in the memory of GPUs; `gpus` are the devices of its GPU numbers, `results` the buffers that hold what came out.
-    Use it in `with`."""
-
-    def __init__(self, job: Job, devices: Devices, gpus: Sequence[int], source: str, results: Sequence[str]) -> None:
-        self.job, self.devices, self.gpus, self.source, self.results = job, devices, gpus, source, results
-        self._memory: dict[str, Buffer] = {}
-        try:
-            for name, told in job.buffers.items():
-                size = max(16, told.values.nbytes)
-                self._memory[name] = (
-                    devices.host_memory(size) if told.home == HOST else devices.device_memory(gpus[told.home], size)
-                )
-            for name in job.buffers:
-                self._write(name)
-        except BaseException:
-            self.close()
-            raise
-
-    def run(self) -> dict[str, Array]:
-        """One run from the initial values; returns the outputs that say how it went. Raises `KernelTimeoutError`."""
-        for name in self.job.buffers:
-            if name.partition("@")[0] in (*CHANGED, *self.results):
-                self._write(name)
-        launches = [self._launch(grid) for grid in self.job.grids]
-        self.devices.run(launches, [self._memory[f"abort@{grid.gpu}"] for grid in self.job.grids], DEADLINE_S)
-        wanted = (*_NOTED, *self.results)
-        outputs = {name: self._read(name) for name in self.job.buffers if name.partition("@")[0] in wanted}
-        if any(outputs[f"abort@{grid.gpu}"][0] for grid in self.job.grids):
-            raise KernelTimeoutError(f"{self.source}: a lane waited for more than {PATIENCE_S:g} s and gave up")
-        return outputs
-
-    def close(self) -> None:
-        for memory in self._memory.values():
-            memory.free()
-        self._memory.clear()
-
-    def __enter__(self) -> InMemory:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self.close()
-
-    def _write(self, name: str) -> None:
-        told = self.job.buffers[name]
-        raw = np.frombuffer(np.ascontiguousarray(told.values).tobytes(), dtype=np.uint8).copy()
-        for at, pointer in told.pointers.items():
-            address = self._memory[pointer.buffer].address + pointer.offset
-            raw[at : at + 8] = np.array([address], dtype=np.uint64).view(np.uint8)
-        self._memory[name].write(raw)
-
-    def _read(self, name: str) -> Array:
-        values = self.job.buffers[name].values
-        return self._memory[name].read(values.nbytes).view(values.dtype).reshape(values.shape)
-
-    def _launch(self, grid: Any) -> Launch:
-        parameters = grid.parameters.copy()
-        for name, pointer in grid.pointers.items():
-            parameters[name] = self._memory[pointer.buffer].address + pointer.offset
-        size = grid.n_ctas, grid.n_threads, grid.shared_bytes
-        return Launch(self.gpus[grid.gpu], self.source, grid.kernel, *size, parameters)
 
 
 @contextmanager
 def ready(
     call: Call, fused: Any, devices: Devices, transport: str, source: str, is_control: bool = False
-) -> Iterator[InMemory]:
+) -> Iterator[JobMemory]:
     """The kernel with its data in memory, or its control. Raises `NoPeerAccessError`."""
     facts = devices.facts()
     gpus = [one.index for one in facts][: call.ranks if transport == "peer" else 1]
@@ -131,8 +71,16 @@ def ready(
     clock = max(1.0, facts[0].clock_mhz / 1000)
     settings = Settings(patience_ticks=int(PATIENCE_S * 1e9 * clock))
     job = call.job(fused, "local" if is_control and transport != "peer" else transport, settings)
-    with InMemory(kept_at_home(job) if is_control else job, devices, gpus, source, call.outputs) as memory:
+    changed = (*CHANGED, *call.outputs)
+    with JobMemory(kept_at_home(job) if is_control else job, devices, gpus, source, changed) as memory:
         yield memory
+
+
+def _run_once(call: Call, memory: JobMemory) -> dict[str, Array]:
+    """One run; the buffers that say how it went and what came out."""
+    memory.run()
+    wanted = (*_NOTED, *call.outputs)
+    return {name: memory.read(name) for name in memory.job.buffers if name.partition("@")[0] in wanted}
 
 
 def kept_at_home(job: Job) -> Job:
@@ -151,43 +99,60 @@ def kept_at_home(job: Job) -> Job:
     return replace(job, buffers=buffers | moved)
 
 
+def lowered_policy(
+    devices: Devices, call: Call, policy: Any, transport: str, machine: str = "hgx-h100", sms: int | None = None
+) -> tuple[Program, Any, int]:
+    """The Program of a policy, the same lowered for these GPUs, and the SMs of a rank (`sms`, or all).
+
+    `machine` is what the Program is built for. Raises `InputError` for too few GPUs or SMs.
+    """
+    facts = devices.facts()
+    one = facts[0]
+    if transport == "peer" and len(facts) < call.ranks:
+        raise InputError("are more than there are GPUs", field="ranks", value=call.ranks, allowed=[len(facts)])
+    most = one.sms if transport == "peer" else one.sms // call.ranks
+    if most < 1:
+        raise InputError("are more than the GPU has SMs", field="ranks", value=call.ranks, allowed=f"1 to {one.sms}")
+    if sms is not None and not 1 <= sms <= most:
+        raise InputError("are not there for each rank", field="sms", value=sms, allowed=f"1 to {most}")
+    program = call.build(machine_for(machine, sms or most), policy)
+    fused = call.lower(program, is_one_gpu=transport != "peer", shared_bytes=one.shared_per_block_bytes)
+    return program, fused, sms or most
+
+
 def measure(
-    call: Call, program: Program, fused: Lowering, devices: Devices, transport: str, repeats: int
-) -> dict[str, tuple[dict[str, float], pd.DataFrame]]:
-    """By side, "far" and "control": what the repeats came to, and the op table of the last one."""
+    call: Call, program: Program, fused: Lowering, devices: Devices, transport: str, repeats: int, side: str
+) -> tuple[dict[str, float], pd.DataFrame | None]:
+    """What the repeats of a side came to, and the op table of the last one; "bare" has none.
+
+    Raises `NoPeerAccessError`, `KernelTimeoutError`.
+    """
+    if side == "bare":
+        return _measure_bare(call, fused, devices, transport, repeats), None
     between_gpus = transport == "peer"
-    found: dict[str, tuple[dict[str, float], pd.DataFrame]] = {}
-    for side in ("far", "control"):
-        rows, table = [], None
-        before = offsets_between(devices, call.ranks) if between_gpus else {}
-        with ready(call, fused, devices, transport, call.source, side == "control") as memory:
-            runs = [memory.run() for _ in range(repeats)]
-        offsets = joined(before, offsets_between(devices, call.ranks)) if between_gpus else {}
-        for outputs in runs:
-            table = measured_ops(program, fused.lowered, outputs, to_add_ns(offsets, outputs, call.ranks))
-            arrives = side == "far" or not between_gpus
-            rows.append(call.summary(table) | _whole(outputs) | (_error(call, fused, outputs) if arrives else {}))
-        assert table is not None
-        found[side] = _over_repeats(rows), table
-    return found
+    rows, table = [], None
+    before = offsets_between(devices, call.ranks) if between_gpus else {}
+    with ready(call, fused, devices, transport, call.source, side == "control") as memory:
+        runs = [_run_once(call, memory) for _ in range(repeats)]
+    offsets = joined(before, offsets_between(devices, call.ranks)) if between_gpus else {}
+    for outputs in runs:
+        table = measured_ops(program, fused.lowered, outputs, to_add_ns(offsets, outputs, call.ranks))
+        arrives = side == "far" or not between_gpus
+        rows.append(call.summary(table) | _whole(outputs) | (call.errors(fused, outputs) if arrives else {}))
+    return _over_repeats(rows), table
 
 
-def measure_bare(call: Call, fused: Any, devices: Devices, transport: str, repeats: int) -> dict[str, float]:
-    """The whole time and the error of the kernel without instrumentation."""
+def _measure_bare(call: Call, fused: Any, devices: Devices, transport: str, repeats: int) -> dict[str, float]:
+    """The whole time and the errors of the kernel without instrumentation."""
     with ready(call, fused, devices, transport, call.bare) as memory:
-        runs = [memory.run() for _ in range(repeats)]
-    return _over_repeats([_whole(outputs) | _error(call, fused, outputs) for outputs in runs])
+        runs = [_run_once(call, memory) for _ in range(repeats)]
+    return _over_repeats([_whole(outputs) | call.errors(fused, outputs) for outputs in runs])
 
 
 def _over_repeats(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Medians, and the largest error."""
+    """Medians, and the largest errors."""
     found = {name: float(np.median([row[name] for row in rows])) for name in rows[0]}
-    errors = [row["relative_error"] for row in rows if "relative_error" in row]
-    return found | ({"relative_error": max(errors)} if errors else {})
-
-
-def _error(call: Call, fused: Any, outputs: Mapping[str, Array]) -> dict[str, float]:
-    return {"relative_error": call.error(fused, outputs)}
+    return found | {name: float(np.max([row[name] for row in rows])) for name in ERRORS if name in found}
 
 
 def _whole(outputs: Mapping[str, Array]) -> dict[str, float]:
@@ -219,46 +184,38 @@ def run_policies(
     sms: int | None = None,
     calibrated: Machine | None = None,
 ) -> dict[str, Any]:
-    """Measure the policies and write the report and the tables into `folder`; returns the report.
+    """Measure the policies and write the report and the tables into `folder`, after each policy; returns the report.
 
     `machine` is what the Programs are built for, `calibrated` what they are simulated on, if given.
-    Raises `InputError` for too few GPUs or SMs, `NoPeerAccessError`, `KernelTimeoutError`.
+    Raises what `lowered_policy` and `measure` raise.
     """
-    facts = devices.facts()
-    one = facts[0]
-    if transport == "peer" and len(facts) < call.ranks:
-        raise InputError("are more than there are GPUs", field="ranks", value=call.ranks, allowed=[len(facts)])
-    most = one.sms if transport == "peer" else one.sms // call.ranks
-    if most < 1:
-        raise InputError("are more than the GPU has SMs", field="ranks", value=call.ranks, allowed=f"1 to {one.sms}")
-    if sms is not None and not 1 <= sms <= most:
-        raise InputError("are not there for each rank", field="sms", value=sms, allowed=f"1 to {most}")
-    built_for = machine_for(machine, sms or most)
-    report: dict[str, Any] = {"gpu": one.name, "transport": transport, "sms_per_rank": sms or most, "policies": {}}
-    rows_of_report: list[Compared] = []
+    report: dict[str, Any] = {"gpu": devices.facts()[0].name, "transport": transport, "policies": {}}
+    rows: list[Compared] = []
     folder.mkdir(parents=True, exist_ok=True)
     for name, policy in policies.items():
         print(f"running {name}", file=sys.stderr)
-        program = call.build(built_for, policy)
-        fused = call.lower(program, is_one_gpu=transport != "peer", shared_bytes=one.shared_per_block_bytes)
-        found = measure(call, program, fused, devices, transport, repeats)
-        report["policies"][name] = {side: told for side, (told, _) in found.items()}
-        report["policies"][name]["bare"] = measure_bare(call, fused, devices, transport, repeats)
-        if calibrated is not None:
-            far, control = (found[side][1] for side in ("far", "control"))
-            rows_of_report.append(compared(name, program, far, control, calibrated, transport, call.summary))
-            report["policies"][name] |= {"simulated": dict(rows_of_report[-1].simulated)}
-            report["policies"][name] |= {"error_pct": rows_of_report[-1].as_dict()["error_pct"]}
-        for side, (_, table) in found.items():
+        program, fused, report["sms_per_rank"] = lowered_policy(devices, call, policy, transport, machine, sms)
+        found = {side: measure(call, program, fused, devices, transport, repeats, side) for side in SIDES}
+        told: dict[str, Any] = {side: numbers for side, (numbers, _) in found.items()}
+        report["policies"][name] = told
+        tables = {side: table for side, (_, table) in found.items() if table is not None}
+        for side, table in tables.items():
             with write_whole(folder / f"{name}-{side}.parquet") as temporary:
                 call.tile_times(table).to_parquet(temporary)
-    if calibrated is not None:
-        report["ranked_alike"] = ranked_alike(rows_of_report)
-        for row in rows_of_report:
-            report["policies"][row.policy]["speedup"] = row.speedup(rows_of_report[0])
+        _write_report(folder, report)
+        if calibrated is not None:
+            far, control = tables["far"], tables["control"]
+            rows.append(compared(name, program, far, control, calibrated, transport, call.summary))
+            told |= {"simulated": dict(rows[-1].simulated), "error_pct": rows[-1].as_dict()["error_pct"]}
+            told["speedup"] = rows[-1].speedup(rows[0])
+            report["ranked_alike"] = ranked_alike(rows)
+            _write_report(folder, report)
+    return report
+
+
+def _write_report(folder: Path, report: dict[str, Any]) -> None:
     with write_whole(folder / "report.json") as temporary:
         temporary.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return report
 
 
 # --- the command

@@ -54,7 +54,7 @@ class Target:
     store_warps: warps of a lane that stores (as in the calibration whose numbers are to be tested).
     store_width: bytes that a thread stores at once, 16 or 32 (two stores before sm_100).
     load_warps: warps of a lane that loads and does not store, as a dispatch warp.
-    is_one_gpu: ranks are ranges of CTAs of one grid, and counters need GPU scope alone.
+    is_one_gpu: ranks are ranges of CTAs of one grid, and not a grid each.
     granule_bytes: in which pieces a scatter is dealt over its GPUs; a multiple of 16.
     landing_bytes, source_bytes: the buffers of each rank that others store to and load from; every lane has its part.
     shared_bytes: shared memory of a CTA.
@@ -126,7 +126,7 @@ def lower(program: Program, target: Target = Target()) -> Lowered:
     tables = {
         "ops": ops,
         "shares": shares,
-        "entries": _entries(program, target),
+        "entries": _entries(program),
         "runs": _renamed(program.runs, RUN, first_op="first_op", n_ops="n_ops"),
         "queues": _queues(program, cursors, is_shared),
         "steps": _renamed(program.steps, STEP, queue="queue", otherwise="otherwise", times="times"),
@@ -325,11 +325,10 @@ def _ops(program: Program, target: Target) -> tuple[Array, Array, int, int]:
     has_counter = (rows["counter"] >= 0) & ~store & (kind != p.ACQUIRE) & (kind != p.RELEASE)
     ops["home"][has_counter] = program.counters["home"][rows["counter"][has_counter]]
     ops["flags"] = np.where(store & (rows["flags"] & p.REDUCE > 0), ADDS, 0)
-    if not target.is_one_gpu:
-        wide = _touched_by_others(program)
-        counted = np.where(has_counter, rows["counter"], 0)
-        is_wide = (store & (rows["counter"] >= 0)) | (has_counter & wide[counted] if len(wide) else has_counter)
-        ops["flags"] |= np.where(is_wide, SYSTEM_WIDE, 0).astype(np.uint8)
+    wide = _touched_by_others(program)
+    counted = np.where(has_counter, rows["counter"], 0)
+    is_wide = (store & (rows["counter"] >= 0)) | (has_counter & wide[counted] if len(wide) else has_counter)
+    ops["flags"] |= np.where(is_wide, SYSTEM_WIDE, 0).astype(np.uint8)
     alone = destination["n_shares"] == 1
     whole = int(ops["bytes"][store][alone].max(initial=0))
     dealt = min(target.granule_bytes, int(ops["bytes"][store][~alone].max(initial=0)))
@@ -341,7 +340,11 @@ def _whole_vectors(size: Array) -> Array:
 
 
 def _touched_by_others(program: Program) -> Array:
-    """Whether each counter may be bumped from another GPU: by a STORE, or by a SIGNAL of a lane that is not at home."""
+    """Whether each counter may be bumped by another rank: by a STORE, or by a SIGNAL of a lane that is not at home.
+
+    Such a bump has system scope even where all ranks are on one GPU: what was stored lies in host memory then, and only a
+    release of that scope waits for it to get there.
+    """
     wide = np.zeros(len(program.counters), dtype=bool)
     ops = program.ops
     bumping = np.flatnonzero((ops["kind"] == p.STORE) & (ops["counter"] >= 0))
@@ -365,12 +368,12 @@ def _touched_by_others(program: Program) -> Array:
     return wide
 
 
-def _entries(program: Program, target: Target) -> Array:
+def _entries(program: Program) -> Array:
     tasks = program.tasks[program.queue_tasks]
     entries = np.zeros(len(tasks), ENTRY)
     entries["task"], entries["first_run"] = program.queue_tasks, tasks["first_run"]
     entries["guard_counter"], entries["guard_count"] = tasks["guard_counter"], tasks["guard_count"]
-    if not target.is_one_gpu and len(program.counters):
+    if len(program.counters):
         guard = tasks["guard_counter"]
         wide = _touched_by_others(program)[np.maximum(guard, 0)] & (guard >= 0)
         entries["guard_is_system_wide"] = wide.any(axis=1)

@@ -23,7 +23,7 @@ from .clocks import to_add_ns
 from .container import Container
 from .lower import Lowered, Target, lower
 from .ranks import simulated_ranks
-from .records import measured_ops
+from .records import UnfinishedError, measured_ops
 from .replay_job import RECORD
 from .run_programs import KEYS, program_of
 
@@ -59,16 +59,24 @@ def judged_programs(results: Container, found: GpuCalibration) -> list[Judged | 
         if not one.get("far_repeats"):
             judged.append(None)
             continue
-        program = program_of(plan, number)
-        control = measured(results, program, number, "control") if one.get("control_repeats") else None
-        overhead = overheads_of(program, control, found) if control is not None else Overheads()
-        made = priced(program, found.machine, overhead)
-        trace = simulated_ranks(made, found.machine, results.header["transport"]["name"])
-        judged.append(Judged(trace.ops(), measured(results, program, number, "far", control), overhead))
+        try:
+            judged.append(_judged(results, program_of(plan, number), number, found))
+        except UnfinishedError as error:  # the others are none the worse for it
+            found.seen.warnings.append(f"program {number} is left out: {error}")
+            judged.append(None)
     if all(one is None for one in judged):
         why = told.get("why") or "; ".join(one.get("skipped", "") for one in told.get("programs", [])) or "none planned"
         raise InputError(f"hold no replayed program ({why})", field="results")
     return judged
+
+
+def _judged(results: Container, program: Program, number: int, found: GpuCalibration) -> Judged:
+    has_control = results.header["parts"]["programs"]["programs"][number].get("control_repeats")
+    control = measured(results, program, number, "control") if has_control else None
+    overhead = overheads_of(program, control, found) if control is not None else Overheads()
+    made = priced(program, found.machine, overhead)
+    trace = simulated_ranks(made, found.machine, results.header["transport"]["name"])
+    return Judged(trace.ops(), measured(results, program, number, "far", control), overhead)
 
 
 def measured(

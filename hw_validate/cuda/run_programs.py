@@ -7,7 +7,7 @@ in memory for a Program is made once; between repeats only what a run changes is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,19 @@ from ...sim.errors import InputError, ProgramError
 from ...sim.program import Program
 from ..measuring import MeasurementError, Progress
 from .container import Container
-from .device import Buffer, Devices, Launch
+from .device import Buffer, Devices
 from .errors import KernelError, KernelTimeoutError, NoPeerAccessError
-from .job import HOST, Grid, Job
+from .job import HOST, Job
+from .job_memory import JobMemory, Place
 from .lower import Target, lower
-from .replay_job import CHANGED, DEADLINE_S, PATIENCE_S, RECORD, TIMES, Settings, replay_job
+from .replay_job import PATIENCE_S, RECORD, TIMES, Settings, replay_job
 from .transport import Transport
 
 SOURCE, KERNEL = "replay.cu", "replay"
 REPEATS, CONTROL_REPEATS = 11, 5
 LARGEST_TABLE_BYTES = 1 << 20
-"""Buffers beyond this that begin as zeros are parts of the memory of the transport, which is there already."""
+"""What ranks send beyond this has its place in the memory of the transport, which is there already."""
+_BUFFERS_OF_RANKS = ("landing", "own_landing", "source", "own_source")
 _ALIGNMENT = 256
 KEYS = ("lane", "task", "op")
 
@@ -50,110 +52,36 @@ class Replayed:
         return {"keys": self.keys, "start": self.start, "end": self.end, "times": self.times}
 
 
-class MemoryOfJob:
-    """A job in the memory of GPUs, ready to run any number of times. Use it in `with`."""
+class _Room:
+    """Places in the memory of a transport for large buffers of one job that begin as zeros: it is there already."""
 
-    def __init__(self, job: Job, devices: Devices, transport: Transport) -> None:
-        self.job, self.devices, self.transport = job, devices, transport
-        self.gpus = [rank.index for rank in transport.ranks]
-        self._made: list[Buffer] = []
-        self._parts_taken: dict[int, int] = {}
-        self.buffers: dict[str, tuple[Buffer, int]] = {}
-        try:
-            for name in job.buffers:
-                self.buffers[name] = self._place(name)
-            for name in job.buffers:
-                self.put_back(name)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, job: Job, transport: Transport) -> None:
+        self.job, self.transport = job, transport
+        self._taken: dict[int, int] = {}
 
-    def run(self) -> None:
-        """Put back what the run before changed, run all grids, and raise if one gave up."""
-        for name in self.job.buffers:
-            if name.partition("@")[0] in CHANGED:
-                self.put_back(name)
-        launches = [self._launch(grid) for grid in self.job.grids]
-        abort = [self.buffers[f"abort@{grid.gpu}"][0] for grid in self.job.grids]
-        self.devices.run(launches, abort, DEADLINE_S)
-        for grid in self.job.grids:
-            if self.read(f"abort@{grid.gpu}")[0]:
-                raise KernelTimeoutError(f"{KERNEL}: a lane waited for more than {PATIENCE_S:g} s and gave up")
+    def place(self, name: str) -> Place | None:
+        """Raises `InputError` where there is too little."""
+        told, kind = self.job.buffers[name], name.partition("@")[0]
+        size = told.values.nbytes
+        if size <= LARGEST_TABLE_BYTES or told.pointers or kind not in _BUFFERS_OF_RANKS:
+            return None
+        whole = self.transport.far[0] if told.home == HOST else self._memory_of(kind, told.home)
+        first = self._taken.get(id(whole), 0)
+        if first + size > whole.size:
+            raise InputError("is too small for this Program", field=f"memory for {kind}",
+                             value=whole.size, allowed=f"{first + size} bytes or more")  # fmt: skip
+        self._taken[id(whole)] = first + -(-size // _ALIGNMENT) * _ALIGNMENT
+        return whole, first
 
-    def read(self, name: str) -> np.ndarray[Any, Any]:
-        """What a buffer holds now."""
-        buffer, offset = self.buffers[name]
-        values = self.job.buffers[name].values
-        return buffer.read(values.nbytes, offset).view(values.dtype).reshape(values.shape)
-
-    def put_back(self, name: str) -> None:
-        """Write the initial values of a buffer, with the addresses that stand in it."""
-        told = self.job.buffers[name]
-        buffer, offset = self.buffers[name]
-        if self._is_large(name):
-            return
-        raw = np.frombuffer(np.ascontiguousarray(told.values).tobytes(), dtype=np.uint8).copy()
-        for at, pointer in told.pointers.items():
-            raw[at : at + 8] = np.array([self._address(pointer.buffer) + pointer.offset], dtype=np.uint64).view(
-                np.uint8
-            )
-        buffer.write(raw, offset)
-
-    def close(self) -> None:
-        for buffer in self._made:
-            buffer.free()
-        self._made.clear()
-
-    def __enter__(self) -> MemoryOfJob:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self.close()
-
-    def _is_large(self, name: str) -> bool:
-        told = self.job.buffers[name]
-        return told.values.nbytes > LARGEST_TABLE_BYTES and not told.pointers and name.partition("@")[0] not in CHANGED
-
-    def _place(self, name: str) -> tuple[Buffer, int]:
-        told = self.job.buffers[name]
-        size = max(16, told.values.nbytes)
-        if self._is_large(name) and name.partition("@")[0] not in ("records",):
-            rank = max(0, told.home)
-            whole = self.transport.far[0] if told.home == HOST else self._memory_of(name, rank)
-            first = self._parts_taken.get(id(whole), 0)
-            if first + size > whole.size:
-                raise InputError("is too small for this Program", field=f"memory for {name.partition('@')[0]}",
-                                 value=whole.size, allowed=f"{first + size} bytes or more")  # fmt: skip
-            self._parts_taken[id(whole)] = first + -(-size // _ALIGNMENT) * _ALIGNMENT
-            return whole, first
-        made = (
-            self.devices.host_memory(size)
-            if told.home == HOST
-            else self.devices.device_memory(self.gpus[told.home], size)
-        )
-        self._made.append(made)
-        return made, 0
-
-    def _memory_of(self, name: str, rank: int) -> Buffer:
-        own = name.startswith("own_") or self.transport.name != "peer"
+    def _memory_of(self, kind: str, rank: int) -> Buffer:
+        own = kind.startswith("own_") or self.transport.name != "peer"
         return (self.transport.own if own else self.transport.far)[rank]
-
-    def _address(self, name: str) -> int:
-        buffer, offset = self.buffers[name]
-        return buffer.address + offset
-
-    def _launch(self, grid: Grid) -> Launch:
-        parameters = grid.parameters.copy()
-        for name, pointer in grid.pointers.items():
-            parameters[name] = self._address(pointer.buffer) + pointer.offset
-        return Launch(
-            self.gpus[grid.gpu], SOURCE, grid.kernel, grid.n_ctas, grid.n_threads, grid.shared_bytes, parameters
-        )
 
 
 @dataclass(eq=False)
 class Replays:
-    """What has been noted: arrays by path, and for each Program what there is to tell (`skipped`: why it did not run).
+    """What has been noted: arrays by path, and for each Program what there is to tell (`skipped`: why it did not run, or
+    ran no further).
 
     Filled whatever ends the replays, with the repeats before that.
     """
@@ -161,12 +89,21 @@ class Replays:
     cycles_per_ns: float
     arrays: dict[str, Any]
     programs: list[dict[str, Any]]
+    failures: list[MeasurementError] = field(default_factory=list)
 
     def keep(self, found: dict[tuple[int, str], list[tuple[Any, Any]]]) -> None:
         for (number, side), runs in found.items():
+            try:
+                named = _together(runs).arrays()
+            except ReplayError as error:
+                self.failed(number, error)
+                continue
             self.programs[number][f"{side}_repeats"] = len(runs)
-            named = _together(runs).arrays()
             self.arrays |= {f"replay/{number}/{side}/{name}": array for name, array in named.items()}
+
+    def failed(self, number: int, error: MeasurementError) -> None:
+        self.programs[number]["skipped"] = str(error)
+        self.failures.append(error)
 
     def told(self) -> dict[str, Any]:
         return {"programs": self.programs, "cycles_per_ns": self.cycles_per_ns}
@@ -181,7 +118,8 @@ def run_programs(
     left_s: Callable[[], float],
     progress: Progress,
 ) -> None:
-    """Replay all Programs of a plan into `replays`. A Program that cannot run here is told as skipped.
+    """Replay all Programs of a plan into `replays`. A Program that cannot run here is told as skipped; one that fails runs
+    no further, and its error is raised when all others have run.
 
     `left_s` says how much time is left: repeats end when there is none. Raises errors of errors.py, `ReplayError`.
     """
@@ -189,7 +127,7 @@ def run_programs(
         raise NoPeerAccessError(f"{transport.no_signals}; replay with transport host")
     for rank in transport.ranks:
         devices.prepare(rank.index, SOURCE, [KERNEL])
-    ready: dict[tuple[int, str], MemoryOfJob] = {}
+    ready: dict[tuple[int, str], JobMemory] = {}
     found: dict[tuple[int, str], list[tuple[Any, Any]]] = {}
     header = plan.header.get("replay", {})
     wanted = {"far": header.get("repeats", REPEATS), "control": header.get("control_repeats", CONTROL_REPEATS)}
@@ -208,13 +146,21 @@ def run_programs(
                 break
             progress(f"replaying {len(replays.programs)} programs", turn / turns)
             sides = [key for key in ready if turn < wanted[key[1]]]
-            for i in order.permutation(len(sides)).tolist():
-                ready[sides[i]].run()
-                found.setdefault(sides[i], []).append(_noted(ready[sides[i]]))
+            for key in [sides[i] for i in order.permutation(len(sides)).tolist()]:
+                if key not in ready:
+                    continue
+                try:
+                    ready[key].run()
+                    found.setdefault(key, []).append(_noted(ready[key]))
+                except (KernelTimeoutError, ReplayError) as error:
+                    replays.failed(key[0], error)
+                    _close(ready, key[0])
     finally:
         replays.keep(found)
         for memory in ready.values():
             memory.close()
+    if replays.failures:
+        raise replays.failures[0]
 
 
 def program_of(plan: Container, number: int) -> Program:
@@ -246,7 +192,7 @@ def _make_ready(
     transport: Transport,
     replays: Replays,
     ctas: int,
-    ready: dict[tuple[int, str], MemoryOfJob],
+    ready: dict[tuple[int, str], JobMemory],
 ) -> None:
     """Lower a Program and put it into memory; a control that one GPU has no room for is left out."""
     program = program_of(plan, number)
@@ -265,16 +211,17 @@ def _make_ready(
         raise KernelError(f"the program needs {needed} SMs at once, and there are {ctas}")
     settings = Settings(patience_ticks=int(PATIENCE_S * 1e9 * replays.cycles_per_ns))
     job = replay_job(lowered, {"far": transport.name, "control": "local"}[side], settings)
-    ready[number, side] = MemoryOfJob(job, devices, transport)
+    gpus = [one.index for one in transport.ranks]
+    ready[number, side] = JobMemory(job, devices, gpus, SOURCE, elsewhere=_Room(job, transport).place)
     replays.programs[number][f"{side}_target"] = asdict(target)
 
 
-def _close(ready: dict[tuple[int, str], MemoryOfJob], number: int) -> None:
+def _close(ready: dict[tuple[int, str], JobMemory], number: int) -> None:
     for key in [key for key in ready if key[0] == number]:
         ready.pop(key).close()
 
 
-def _noted(memory: MemoryOfJob) -> tuple[Any, Any]:
+def _noted(memory: JobMemory) -> tuple[Any, Any]:
     """Records of all GPUs in a fixed order, and the times of all CTAs."""
     records, times = [], []
     for grid in memory.job.grids:

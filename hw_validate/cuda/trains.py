@@ -29,6 +29,8 @@ STALLED_SHARE = 0.2
 SURELY_STALLED_SHARE = 0.3
 """What is drawn to stall does so with room to spare: the replay kernel makes every gap a little longer."""
 MOST_DRAWS = 50
+MADE_UP_ISSUE_KBS, MADE_UP_BYTES = 40e6, 4096.0
+"""What an SM issues, and its part of Q, where neither is known; far from any limit of memory."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,11 @@ def rough_stage(noted: Noted, group: str = "isolated") -> XStage:
     drain = producers / slope_high
     capacity = max(-offset * drain, 512.0 * producers)
     return XStage(max(0.0, 1000 * start), 1e6 / slope_low, 1e6 * drain, capacity / producers, capacity)
+
+
+def made_up_stage(drain_gbs: float, producers: int) -> XStage:
+    """A stage with that R and nothing else known, for Programs that have to be of some size."""
+    return XStage(0.0, MADE_UP_ISSUE_KBS, 1e6 * drain_gbs, MADE_UP_BYTES, MADE_UP_BYTES * producers)
 
 
 def in_lines(size: float) -> int:

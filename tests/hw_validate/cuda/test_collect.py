@@ -65,16 +65,19 @@ def test_old_gpus_have_no_bulk_stores(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error", [DeviceLostError("gone"), KernelTimeoutError("too long"), MemoryTooSmallError("full"), KeyboardInterrupt()]
-)
-def test_what_was_measured_before_a_failure_is_kept_and_marked(tmp_path, error):
+    ("error", "later"),
+    [(DeviceLostError("gone"), "not run"), (KeyboardInterrupt(), "not run"), (KernelTimeoutError("too long"), "done"),
+     (MemoryTooSmallError("full"), "done"), (IndexError("a fault of ours"), "done")],
+)  # fmt: skip
+def test_what_was_measured_beside_a_failure_is_kept_and_marked(tmp_path, error, later):
+    """Parts behind it run as well, unless the GPU is lost or a person wants to stop."""
     devices = ModelledDevices(stage(), sms=8, fails={("run", 4): error})  # scout, clock, bursts, then this
     with pytest.raises(type(error)):
         collect(tiny(), devices, tmp_path / "r.npz")
     kept = load(tmp_path / "r.npz", "results")
     found = states(kept)
     assert [found[name] for name in FEW] == ["done", "done", "failed"]
-    assert found["drift"] == found["clock after"] == "not run"
+    assert found["drift"] == found["clock after"] == later
     assert kept.header["failed"]["part"] == "costs"
     assert not kept.header["complete"]
     assert "part/bursts/marks" in kept.arrays

@@ -29,6 +29,10 @@ class CUDARuntimeError(RuntimeError):
     pass
 
 
+class CUDADriverError(RuntimeError):
+    pass
+
+
 class OutOfMemoryError(MemoryError):
     pass
 
@@ -45,11 +49,21 @@ class Kernel:
 
     def __init__(self, cupy):
         self.cupy, self.kernel = cupy, types.SimpleNamespace(ptr=1)
-        self.max_dynamic_shared_size_bytes = 0
+        self._limit = 0
+
+    @property
+    def max_dynamic_shared_size_bytes(self):
+        return self._limit
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, size):
+        self.cupy.fail("funcSetAttribute")
+        self._limit = size
 
     def __call__(self, grid, block, args, shared_mem):
         assert shared_mem <= self.max_dynamic_shared_size_bytes
         self.cupy.started.append((grid, block, args[0].copy()))
+        self.cupy.calls.append("launch")
 
 
 class StandIn:
@@ -60,19 +74,21 @@ class StandIn:
         self.driver = driver
         self.gpus, self.raises, self.polls, self.blocks_an_sm = gpus, raises or {}, polls, blocks_an_sm
         self.started, self.copied, self.enabled, self.memory = [], [], [], {}
+        self.compiled, self.asked, self.calls = 0, itertools.count(), []
         names = ("getDeviceCount", "driverGetVersion", "runtimeGetVersion", "deviceGetAttribute", "memGetInfo",
                  "getDeviceProperties", "deviceGetPCIBusId", "deviceCanAccessPeer", "deviceEnablePeerAccess", "memcpy",
-                 "memcpyAsync", "memset", "deviceSynchronize")  # fmt: skip
+                 "memcpyAsync", "memset", "deviceSynchronize", "streamQuery", "check_status")  # fmt: skip
         runtime = types.SimpleNamespace(**{name: self._checked(name) for name in names})
         driver = types.SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda *_: blocks_an_sm)
         self.cuda = types.SimpleNamespace(
             runtime=runtime, driver=driver, Device=lambda i: contextlib.nullcontext(),
-            Stream=lambda non_blocking: Stream(self), Memory=lambda size: Memory(self, "Memory", size),
+            Stream=lambda non_blocking: Stream(), Memory=lambda size: Memory(self, "Memory", size),
             PinnedMemory=lambda size, flags: Memory(self, "PinnedMemory", size),
         )  # fmt: skip
 
     def _checked(self, name):
         def call(*arguments):
+            self.calls.append(name)
             self.fail(name)
             return getattr(self, f"_{name}", lambda *_: None)(*arguments)
 
@@ -84,6 +100,7 @@ class StandIn:
 
     def RawModule(self, code, options, enable_cooperative_groups):  # noqa: N802
         self.fail("RawModule")
+        self.compiled += 1
         assert enable_cooperative_groups
         assert '#include "' not in code
         return types.SimpleNamespace(get_function=lambda name: Kernel(self))
@@ -115,23 +132,24 @@ class StandIn:
     def _deviceEnablePeerAccess(self, peer):  # noqa: N802
         self.enabled.append(peer)
 
+    def _streamQuery(self, stream):  # noqa: N802
+        """A status, as CuPy gives it; it raises nothing, whatever has become of the kernel."""
+        if self.copied:  # told to give up
+            return 600 if self.raises.get("deaf") else 0
+        if "kernel" in self.raises:
+            return 700
+        return 0 if next(self.asked) >= self.polls else 600
+
+    def _check_status(self, status):
+        assert status == 700
+        raise self.raises["kernel"]
+
     def _memcpyAsync(self, to, source, size, kind, stream):  # noqa: N802
         self.copied.append((to, ctypes.c_uint32.from_address(source).value))
 
 
 class Stream(contextlib.nullcontext):
     ptr = 7
-
-    def __init__(self, cupy):
-        super().__init__()
-        self.cupy, self.asked = cupy, itertools.count()
-
-    @property
-    def done(self):
-        self.cupy.fail("done")
-        if self.cupy.copied:  # told to give up
-            return not self.cupy.raises.get("deaf")
-        return next(self.asked) >= self.cupy.polls
 
 
 class Memory:
@@ -158,6 +176,40 @@ def test_facts_are_those_of_the_gpu():
     assert (one.name, one.compute_capability, one.sms, one.clock_mhz) == ("NVIDIA H200", "90", 132, 1980.0)
     assert one.shared_per_block_bytes == 227 << 10
     assert devices.platform()["cuda_driver"] == "13.0"
+
+
+def test_facts_that_a_driver_does_not_tell_are_0():
+    cupy = StandIn()
+    told = {number: value for number, value in ATTRIBUTES.items() if number != 13}
+    cupy._deviceGetAttribute = lambda number, device: told[number]
+    one = CupyDevices(cupy).facts()[0]
+    assert (one.sms, one.clock_mhz) == (132, 0)
+
+
+def test_what_was_written_has_arrived_before_a_kernel_starts():
+    """cudaMemcpy from ordinary memory may return before; the stream of a kernel does not wait for it."""
+    cupy, devices = ready()
+    word = devices.device_memory(0, 16)
+    word.write(np.arange(4, dtype=np.uint32))
+    devices.run([launch()], [word], 10.0)
+    order = [name for name in cupy.calls if name in ("memcpy", "deviceSynchronize", "launch")]
+    assert order == ["memcpy", "deviceSynchronize", "launch"]
+
+
+def test_a_kernel_that_is_prepared_again_is_neither_compiled_again_nor_forgets_its_shared_memory():
+    cupy, devices = ready()
+    devices.run([launch()], [devices.device_memory(0, 16)], 10.0)
+    devices.prepare(0, "bursts.cu", ["bursts"])
+    devices.run([launch()], [devices.device_memory(0, 16)], 10.0)
+    assert cupy.compiled == 1 and len(cupy.started) == 2
+
+
+def test_a_kernel_that_fails_is_told_at_once_and_not_at_its_deadline():
+    """CuPy's `Stream.done` is False for a kernel that failed, as for one that runs."""
+    error = CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+    _, devices = ready(raises={"kernel": error})
+    with pytest.raises(DeviceLostError, match="an illegal memory access"):
+        devices.run([launch()], [devices.device_memory(0, 16)], 1e9)
 
 
 def test_a_kernel_runs_to_its_end_with_its_parameters_by_value():
@@ -198,7 +250,7 @@ def test_a_kernel_that_does_not_give_up_means_a_lost_device(monkeypatch):
 
 def test_ctrl_c_tells_kernels_to_give_up_too():
     cupy, devices = ready(raises={})
-    cupy.raises["done"] = KeyboardInterrupt()
+    cupy.raises["streamQuery"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         devices.run([launch()], [devices.device_memory(0, 16)], 10.0)
     assert len(cupy.copied) == 1
@@ -216,11 +268,14 @@ def test_ctrl_c_tells_kernels_to_give_up_too():
          "pinning 0 MiB of host memory: there is too little free memory"),
         ("deviceEnablePeerAccess", CUDARuntimeError("cudaErrorPeerAccessUnsupported: peer access is not supported"),
          NoPeerAccessError, "letting GPU 0 store to GPU 1"),
-        ("RawModule", CompileException("bursts.cu(7): error: no"), KernelError, "the kernel does not compile"),
+        ("RawModule", CompileException("bursts.cu(2): warning: so\n\nbursts.cu(7): error: no"), KernelError,
+         r"the kernel does not compile \(bursts.cu\(7\): error: no\)"),
+        ("funcSetAttribute", CUDADriverError("CUDA_ERROR_INVALID_VALUE: invalid argument"), KernelError,
+         "does not take what was asked for"),
         ("RawModule", type("DynamicLibNotFoundError", (RuntimeError,), {})("libnvrtc.so.13"), NoGpuError, "no compiler"),
-        ("done", CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"), DeviceLostError,
+        ("kernel", CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"), DeviceLostError,
          "running bursts on GPU 0: the GPU is lost to this process"),
-        ("done", CUDARuntimeError("cudaErrorLaunchTimeout: the launch timed out"), KernelTimeoutError, "ran too long"),
+        ("kernel", CUDARuntimeError("cudaErrorLaunchTimeout: the launch timed out"), KernelTimeoutError, "ran too long"),
         ("memcpy", CUDARuntimeError("cudaErrorECCUncorrectable: uncorrectable ECC error"), DeviceLostError, "reading from"),
     ],
 )  # fmt: skip

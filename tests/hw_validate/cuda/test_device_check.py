@@ -1,8 +1,10 @@
 """The check of one GPU in a few minutes: what it leaves behind when all goes well, and when it does not."""
 
 import json
+import sys
 
 import pytest
+from xstage.hw_validate.cuda import device_check as module
 from xstage.hw_validate.cuda.container import load
 from xstage.hw_validate.cuda.device_check import LARGEST_FILE_BYTES, DeviceCheck, main
 from xstage.hw_validate.cuda.device_check_fused import FusedCheck, FusedExtent
@@ -61,7 +63,8 @@ def test_the_whole_check_leaves_files_that_others_can_read(tmp_path):
     assert report["replay"]["verdict"] == "agrees"
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["check.json", "fused.json", "fused.parquet", "host.npz", "local.npz", "machine.yaml", "ops.parquet",
-                     "programs.parquet", "report.html", "start.json"]  # fmt: skip
+                     "report.html"]  # fmt: skip
+    assert len(report["programs"]) == 12 and report["start"]["kernels"]["replay"]["registers"] == 80
     assert all(path.stat().st_size < LARGEST_FILE_BYTES for path in tmp_path.iterdir())
     parts = load(tmp_path / "host.npz", "results").header["parts"]
     assert {"bursts", "trains", "producers", "programs", "bulk", "feed", "drift"} <= set(parts)
@@ -79,22 +82,122 @@ def test_the_start_is_written_before_anything_runs(tmp_path):
     devices = ModelledDevices(stage(), sms=4, fails={("run", 1): DeviceLostError("the GPU is lost")})
     good, report = check(tmp_path, devices)
     assert not good
-    assert json.loads((tmp_path / "start.json").read_text())["devices"][0]["name"] == "emulated"
+    assert report["start"]["devices"][0]["name"] == "emulated"
     steps = report["steps"]
     assert (steps["start"]["state"], steps["host"]["state"]) == ("done", "failed")
     assert steps["host"]["why"] == "the GPU is lost"
     assert steps["local"] == {"state": "not run", "why": "the GPU was lost before"}
 
 
-def test_a_step_that_fails_does_not_take_the_others_with_it(tmp_path):
-    """Without a knee no Programs can be drawn around it; everything else is still measured."""
-    good, report = check(tmp_path, ModelledDevices(None, sms=4))
-    steps = {name: told["state"] for name, told in report["steps"].items()}
+def states(report):
+    return {name: told["state"] for name, told in report["steps"].items()}
+
+
+class WithoutLaw(RehearsedDevices):
+    """Whatever is stored takes the same time a byte: nothing can be calibrated. Replays are as of a machine with a stage."""
+
+    def machine(self, **more):
+        return ModelledDevices(stage(), sms=4).machine(**more)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_without_a_law_programs_run_and_the_fused_kernels_tell_their_numbers(tmp_path):
+    """No knee to draw around, no machine to simulate on; all else is there."""
+    made = DeviceCheck(WithoutLaw(None, sms=4), tmp_path, 3600.0, extent=EXTENT, fused_extent=TINY)
+    assert not made.run()
+    assert states(made.report) == {"start": "done", "host": "done", "programs": "done", "local": "done",
+                                   "analysis": "failed", "fused": "done", "later": "done", "summary": "done",
+                                   "reporting": "skipped"}  # fmt: skip
+    assert made.report["steps"]["analysis"]["error"] == "NoLawError"
+    assert "NoLawError" in made.report["steps"]["programs"]["drawn_by_law_because"]
+    fused = json.loads((tmp_path / "fused.json").read_text())
+    policies = {(run["kernel"], run["policy"]) for run in fused["runs"]}
+    assert len(policies) == len(MEGAMOE_POLICIES) + len(ATTENTION_POLICIES)
+    assert all(run[side]["relative_error"] < 0.005 for run in fused["runs"] for side in ("far", "control", "bare"))
+    assert all("simulated" not in run for run in fused["runs"])
+    assert fused["speedup"]["attention"]["serial"] == {"measured": 1.0}
+
+
+def test_a_fault_of_ours_in_one_step_does_not_take_the_others_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(DeviceCheck, "analysis", analysis := lambda self: {}["no such thing"])
+    analysis.__name__ = "analysis"
+    good, report = check(tmp_path, ModelledDevices(stage(), sms=4))
     assert not good
-    assert steps == {"start": "done", "host": "done", "programs": "failed", "local": "done", "analysis": "failed",
-                     "fused": "failed", "later": "done"}  # fmt: skip
-    assert "no calibrated machine" in report["steps"]["fused"]["why"]
-    assert "show no knee" in report["steps"]["programs"]["why"]
+    assert report["steps"]["analysis"]["error"] == "KeyError"
+    assert "no such thing" in report["steps"]["analysis"]["traceback"]
+    assert report["steps"]["later"]["state"] == report["steps"]["summary"]["state"] == "done"
+
+
+def test_a_lost_gpu_is_left_to_a_new_process_with_the_steps_behind(tmp_path):
+    asked = []
+    devices = ModelledDevices(stage(), sms=4, fails={("run", 1): DeviceLostError("the GPU is lost")})
+    made = DeviceCheck(devices, tmp_path, 600.0, extent=EXTENT, renew=lambda steps: bool(asked.append(steps)))
+    assert not made.run()
+    assert asked == [["programs", "local", "analysis", "fused", "later", "summary", "reporting"]]
+    after = DeviceCheck(ModelledDevices(stage(), sms=4), tmp_path, 600.0, extent=EXTENT, steps=["local", "summary"])
+    assert not after.run()
+    assert states(json.loads((tmp_path / "check.json").read_text())) == {
+        "start": "done", "host": "failed", "local": "done", "summary": "done"
+    }  # fmt: skip
+
+
+class Lost(RehearsedDevices):
+    """The kernel of attention breaks everything."""
+
+    def run(self, launches, abort, deadline_s):
+        if launches[0].source.startswith("attention"):
+            raise DeviceLostError("an illegal memory access")
+        return super().run(launches, abort, deadline_s)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_fused_kernel_that_breaks_everything_is_left_out_by_the_process_that_goes_on(tmp_path):
+    """A policy of attention after the other; MegaMoE runs once, and is simulated on the machine of the first process."""
+    steps, processes = None, 0
+    while steps is None or steps:
+        asked = []
+        made = DeviceCheck(
+            Lost(stage(), sms=4), tmp_path, 3600.0, extent=EXTENT, fused_extent=TINY, steps=steps, renew=asked.append
+        )
+        made.run()
+        steps, processes = (asked or [[]])[0], processes + 1
+    assert processes == 1 + len(ATTENTION_POLICIES)
+    report = json.loads((tmp_path / "check.json").read_text())
+    assert {name: state for name, state in states(report).items() if state != "done"} == {"fused": "failed"}
+    fused = json.loads((tmp_path / "fused.json").read_text())
+    runs = fused["runs"]
+    assert len(runs) == 1 + len(fused["widths"]) * len(MEGAMOE_POLICIES) + len(ATTENTION_POLICIES)
+    assert all(run["failed"] == {"far": "DeviceLostError: an illegal memory access"} for run in runs[5:])
+    assert all(("simulated" in run) == (run["kernel"] == "megamoe") for run in runs)
+    assert len(list(tmp_path.iterdir())) == 8
+
+
+def test_the_new_process_has_the_same_command_and_the_time_that_is_left(monkeypatch):
+    calls = []
+    monkeypatch.setattr(module.os, "execv", lambda *given: calls.append(given))
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "run_here.py", "device_check", "-o", "check"])
+    module._in_a_new_process(["later", "summary"], module.time.perf_counter() + 100.4)
+    ((program, words),) = calls
+    assert program == words[0] == sys.executable
+    assert words[1:] == ["run_here.py", "device_check", "-o", "check", "--steps", "later,summary", "--budget", "100"]
+
+
+def test_packages_that_are_missing_are_said_first_and_end_nothing(tmp_path, monkeypatch, capsys):
+    """A node without pydantic: trains drawn by the law, and results for elsewhere."""
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "pydantic" else name)
+    for name in ("validate", "cuda.calibration", "cuda.device_check_fused"):
+        monkeypatch.setitem(sys.modules, f"xstage.hw_validate.{name}", None)
+    good, report = check(tmp_path, ModelledDevices(stage(), sms=4))
+    assert good and report["missing"] == ["pydantic"]
+    assert capsys.readouterr().err.splitlines()[1].startswith("device check: pydantic not installed: no fit")
+    found = states(report)
+    assert [found.pop(name) for name in ("analysis", "fused", "reporting")] == ["skipped"] * 3
+    assert set(found.values()) == {"done"}
+    assert set(report["steps"]["programs"]["programs"]) == {
+        f"unseen train{more}" for more in ("", ", 2 ranks", ", 4 ranks")
+    }
 
 
 def test_nothing_begins_when_the_time_is_over(tmp_path):
@@ -108,10 +211,9 @@ def control(main_loop_us, stores_us):
 
 def test_sms_and_widths_are_chosen_so_that_the_way_out_takes_as_long_as_the_tiles():
     """A tile of 16 KiB, half of it far: at 52 GB/s an SM's part takes 0.158 us. 2 x 16 SMs fill the 5.04 us of a tile."""
-    machine = ModelledDevices(stage(), sms=4).machine()
-    sweep = FusedCheck(None, None, machine, 0.0, FusedExtent(ratios=(1.0, 0.5, 2.0)))
+    sweep = FusedCheck(None, None, None, 0.0, FusedExtent(ratios=(1.0, 0.5, 2.0)))
     per_sm_us = 8192 / 52_000
-    sms, widths = sweep._choose(control(4.8, 0.24), 66)
+    sms, widths = sweep._choose(control(4.8, 0.24), 66, 52.0)
     assert sms == round(5.04 / per_sm_us / 2)
     for ratio, width in widths.items():
         took_us = 4.8 * width / 1024 + 0.24
@@ -119,8 +221,7 @@ def test_sms_and_widths_are_chosen_so_that_the_way_out_takes_as_long_as_the_tile
 
 
 def test_a_gpu_with_too_few_sms_takes_narrower_experts():
-    machine = ModelledDevices(stage("10 GB/s"), sms=4).machine()
-    sms, widths = FusedCheck(None, None, machine, 0.0)._choose(control(40.0, 0.24), 8)
+    sms, widths = FusedCheck(None, None, None, 0.0)._choose(control(40.0, 0.24), 8, 10.0)
     assert sms == 8
     assert widths["1.0"] < 1024
 
@@ -146,27 +247,42 @@ def fused(folder, devices, until=float("inf")):
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("error", "raised", "not_run"),
+    ("error", "raised", "also"),
     [
-        (DeviceLostError("the GPU is lost"), DeviceLostError, 1),
-        (KernelTimeoutError("a lane gave up"), MeasurementError, 1),
+        (DeviceLostError("the GPU is lost"), DeviceLostError, {"far"}),
+        (KernelTimeoutError("a lane gave up"), MeasurementError, {"far", "bare"}),
+        (IndexError("a fault of ours"), MeasurementError, {"far", "bare"}),
     ],
 )
-def test_what_fused_kernels_told_before_a_failure_is_kept(tmp_path, error, raised, not_run):
-    """The pilot takes three runs; the second one after fails. A lost GPU ends it all, a kernel that gave up does not."""
+def test_what_fused_kernels_told_beside_a_failure_is_kept(tmp_path, error, raised, also):
+    """The pilot takes three runs; the control of the next policy fails. Only a lost GPU ends more than that."""
     devices = Fails(BUILDS, sms=4, number=5, error=error, shared_per_block_bytes=227 << 10)
     with pytest.raises(raised):
         fused(tmp_path, devices).run()
-    kept = json.loads((tmp_path / "fused.json").read_text())
-    assert kept["runs"][0]["policy"] == "expert_wave"
-    assert len(kept["not_run"]) == not_run
-    assert str(error) in kept["not_run"][0]["why"]
-    assert (len(kept["runs"]) > 1) == (raised is MeasurementError)
+    pilot, failed, *others = json.loads((tmp_path / "fused.json").read_text())["runs"]
+    assert set(pilot) >= {"far", "control", "bare", "simulated"}
+    assert failed["failed"]["control"] == f"{type(error).__name__}: {error}"
+    assert {side for side in ("far", "control", "bare") if side in failed} == also
+    assert bool(others) == (raised is MeasurementError)
     assert devices.live == {}
 
 
+@needs_compiler
+@pytest.mark.slow
+def test_a_simulation_that_fails_leaves_what_was_measured(tmp_path, monkeypatch):
+    def fails(*given):
+        raise ImportError("Numba needs NumPy 2.4 or less")
+
+    monkeypatch.setattr("xstage.hw_validate.cuda.device_check_fused.compared", fails)
+    with pytest.raises(MeasurementError, match=r"simulation of expert_wave: ImportError: Numba needs"):
+        fused(tmp_path, EmulatedDevices(BUILDS, sms=4, shared_per_block_bytes=227 << 10)).run()
+    runs = json.loads((tmp_path / "fused.json").read_text())["runs"]
+    assert all(run["bare"]["relative_error"] < 0.005 and run["bare"]["wrong_rows"] == 0 for run in runs)
+    assert (tmp_path / "fused.parquet").exists()
+
+
 def test_no_fused_kernel_begins_when_the_time_is_over(tmp_path):
-    with pytest.raises(MeasurementError, match="gave nothing to plan the others by"):
+    with pytest.raises(MeasurementError, match="no time for any fused kernel"):
         fused(tmp_path, EmulatedDevices(BUILDS, sms=4), until=0.0).run()
     assert json.loads((tmp_path / "fused.json").read_text())["not_run"][0]["why"] == "the time was over"
 
@@ -181,3 +297,4 @@ def test_exit_codes(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["-o", str(tmp_path / "file")], none) == 2
     assert main([], none) == 2
+    assert main(["-o", str(tmp_path / "a"), "--steps", "dance"], none) == 2

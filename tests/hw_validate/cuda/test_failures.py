@@ -26,8 +26,8 @@ from .modelled_devices import ModelledDevices, stage
 
 EXTENT = Extent(sizes=20, rounds=5, train_rounds=3, train_bursts=12, sweep_rounds=3)
 RUNS = {"scout": 1, "clock": 2, "bursts": 3, "trains": 4, "producers": 5, "costs": 6}
-"""Which run of a kernel each part is; then come the scout, the clock and the bursts again, and the replays."""
-FIRST_REPLAY = 9 + 2
+"""Which run of a kernel each part is; then come drift and the clock again, then scout, clock, bursts, and the replays."""
+FIRST_REPLAY = 8 + 3 + 1
 LOST = DeviceLostError("running bursts on GPU 0: the GPU is lost to this process (an illegal memory access)")
 
 
@@ -99,9 +99,13 @@ def test_more_gpus_than_there_are_is_bad_input(fails):
 
 
 @pytest.mark.parametrize(
-    "error", [LOST, KernelTimeoutError("bursts on GPU 0 did not end before its deadline and was told to give up")]
+    ("error", "later"),
+    [
+        (LOST, "not run"),
+        (KernelTimeoutError("bursts on GPU 0 did not end before its deadline and was told to give up"), "done"),
+    ],
 )
-def test_what_was_measured_before_a_failure_is_kept_and_the_message_says_where(fails, tmp_path, error):
+def test_what_was_measured_beside_a_failure_is_kept_and_the_message_says_where(fails, tmp_path, error, later):
     devices = ModelledDevices(stage(), sms=4, fails={("run", RUNS["producers"]): error})
     code, told = fails(devices)
     (folder,) = tmp_path.iterdir()
@@ -109,7 +113,7 @@ def test_what_was_measured_before_a_failure_is_kept_and_the_message_says_where(f
     assert told["message"] == f"{error}; what was measured until then is in {folder / 'results.npz'}"
     kept = load(folder / "results.npz", "results").header
     assert [kept["parts"][name]["state"] for name in ("bursts", "trains", "producers", "costs")] == [
-        "done", "done", "failed", "not run"
+        "done", "done", "failed", later
     ]  # fmt: skip
     assert not kept["complete"]
 
@@ -120,10 +124,23 @@ def test_partial_results_are_still_a_calibration_and_say_that_they_are_partial(f
     assert fails(devices, "calibrate", "--keep", str(kept))[0] == 1
     found = calibrate("cuda", results=kept)
     assert found.calibration.drain_gbs.value == pytest.approx(52, rel=0.05)
-    assert any("partial results: measuring ended in part producers" in text for text in found.warnings)
+    assert any("partial results: part producers failed" in text for text in found.warnings)
     code, error = fails(devices, "validate", "--results", str(kept))
     assert (code, error["type"]) == (2, "InputError")
     assert "hold no replayed program" in error["message"]
+
+
+@pytest.mark.slow
+def test_a_program_that_hangs_does_not_keep_the_others_from_running(fails, tmp_path):
+    kept = tmp_path / "kept.npz"
+    hang = KernelTimeoutError("replay: a lane waited for more than 5 s and gave up")
+    devices = ModelledDevices(stage(), sms=4, fails={("run", FIRST_REPLAY): hang})
+    code, error = fails(devices, "validate", "--programs", "4", "--keep", str(kept))
+    assert (code, error["type"]) == (1, "KernelTimeoutError")
+    told = load(kept, "results").header["parts"]
+    assert (told["programs"]["state"], told["drift"]["state"]) == ("failed", "done")
+    assert sorted("skipped" in one for one in told["programs"]["programs"]) == [False, False, False, True]
+    assert fails(devices, "validate", "--results", str(kept)) == (0, None)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from xstage.hw_validate.cuda import emulate
 from xstage.hw_validate.cuda.bf16 import to_bf16, to_float
 from xstage.hw_validate.cuda.emulate import RaceError
-from xstage.hw_validate.cuda.fused_job import tile_weights
+from xstage.hw_validate.cuda.fused_megamoe_job import tile_weights
 from xstage.hw_validate.cuda.job import HOST, Buffer, Grid, Job, Pointer
 from xstage.sim.errors import InputError
 

@@ -89,7 +89,8 @@ def test_shares_are_rounded_up_to_what_a_thread_stores():
     assert lowered.tables["shares"].tolist() == [(0, 80), (1, 32)]
 
 
-def test_only_counters_that_other_gpus_bump_are_system_wide_and_only_between_gpus():
+@pytest.mark.parametrize("is_one_gpu", [False, True])
+def test_only_counters_that_other_ranks_bump_are_system_wide(is_one_gpu):
     builder = ProgramBuilder(2)
     here, there = builder.counters(home=0, cause="barrier"), builder.counters(home=1, cause="peer")
     run = builder.op_list([{"kind": p.SIGNAL, "counter": counter, "count": 1} for counter in (here, there)])
@@ -98,10 +99,9 @@ def test_only_counters_that_other_gpus_bump_are_system_wide_and_only_between_gpu
     for gpu, task in ((0, builder.tasks(run, 1)), (1, guarded)):
         builder.groups(gpu=gpu, plan=builder.plan(repeat=[builder.queue([task])]), seats=[Seat("any")])
     program = builder.build()
-    peers, one = lower(program, Target(is_one_gpu=False)), lower(program, Target(is_one_gpu=True))
-    assert peers.tables["ops"]["flags"].tolist() == [0, low.SYSTEM_WIDE, low.SYSTEM_WIDE]
-    assert peers.tables["entries"]["guard_is_system_wide"].tolist() == [0, 1]
-    assert not one.tables["ops"]["flags"].any() and not one.tables["entries"]["guard_is_system_wide"].any()
+    tables = lower(program, Target(is_one_gpu=is_one_gpu)).tables
+    assert tables["ops"]["flags"].tolist() == [0, low.SYSTEM_WIDE, low.SYSTEM_WIDE]
+    assert tables["entries"]["guard_is_system_wide"].tolist() == [0, 1]
 
 
 def test_every_lane_has_its_own_part_of_a_buffer():

@@ -15,7 +15,7 @@ import numpy as np
 from ...sim.errors import InputError
 from ...sim.schedules.megamoe.shape import MegaMoe
 from .bf16 import random_bf16, to_float
-from .fused_megamoe import BLOCK_N, SLICE, Fused
+from .fused_megamoe import BLOCK_N, SLICE, FusedMegaMoe
 from .job import HOST, Array, Buffer, Grid, Job, Pointer
 from .replay_job import TABLES, Settings, replay_job
 
@@ -38,7 +38,7 @@ PARAMETERS = np.dtype(
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class MegaMoeData:
     """What a MegaMoE call works on; bf16 as its 16 bits.
 
     `tokens` [ranks, tokens, hidden] and `weights` [ranks, tokens, top-k] are of the token's rank, weights in float32;
@@ -52,10 +52,10 @@ class Data:
     down: Array
 
 
-def random_data(shape: MegaMoe, rng: np.random.Generator) -> Data:
+def random_megamoe(shape: MegaMoe, rng: np.random.Generator) -> MegaMoeData:
     """Normal tokens and weights, scaled so that all intermediate numbers are of the order of 1."""
     gemm = (shape.experts, shape.intermediate, shape.hidden)
-    return Data(
+    return MegaMoeData(
         tokens=random_bf16(rng, shape.ranks, shape.tokens, shape.hidden),
         weights=rng.random((shape.ranks, shape.tokens, shape.topk), dtype=np.float32) + np.float32(0.1),
         gate=random_bf16(rng, *gemm, scale=shape.hidden**-0.5),
@@ -64,7 +64,7 @@ def random_data(shape: MegaMoe, rng: np.random.Generator) -> Data:
     )
 
 
-def reference(fused: Fused, data: Data) -> Array:
+def megamoe_reference(fused: FusedMegaMoe, data: MegaMoeData) -> Array:
     """The result in float64 without any rounding in between, [ranks, tokens, hidden]. Masked pairs add nothing."""
     shape, pools = fused.shape, fused.pools
     tokens, gate, up, down = (
@@ -97,7 +97,7 @@ def tile_weights(weights: Array) -> Array:
     return np.ascontiguousarray(tiled[:, :, :, row, chunk ^ (row % 8)])
 
 
-def fused_job(fused: Fused, data: Data, transport: str, settings: Settings = DEFAULTS) -> Job:
+def megamoe_job(fused: FusedMegaMoe, data: MegaMoeData, transport: str, settings: Settings = DEFAULTS) -> Job:
     """The job on one GPU or, for `peer`, on as many as there are ranks.
 
     Outputs are those of `replay_job`, and `results@R`: bf16 [tokens, hidden] of each rank R.
@@ -121,7 +121,7 @@ def fused_job(fused: Fused, data: Data, transport: str, settings: Settings = DEF
     return Job(buffers, tuple(grids))
 
 
-def _rank_data(fused: Fused, data: Data, rank: int, gpu: int, far: int) -> dict[str, Buffer]:
+def _rank_data(fused: FusedMegaMoe, data: MegaMoeData, rank: int, gpu: int, far: int) -> dict[str, Buffer]:
     shape, pools = fused.shape, fused.pools
     placement = pools.placement
     mine = placement.phy2log[placement.rank_of_replica == rank]
@@ -146,7 +146,7 @@ def _rank_data(fused: Fused, data: Data, rank: int, gpu: int, far: int) -> dict[
     }
 
 
-def _source(data: Data, rank: int) -> Array:
+def _source(data: MegaMoeData, rank: int) -> Array:
     """Tokens of a rank, then 16 bytes for each (token, slot) pair that begin with its weight."""
     weights = np.zeros((*data.weights[rank].shape, 4), np.float32)
     weights[..., 0] = data.weights[rank]
@@ -154,7 +154,7 @@ def _source(data: Data, rank: int) -> Array:
     return np.concatenate([*parts, np.zeros(16, np.uint8)])
 
 
-def _grid(fused: Fused, grid: Grid) -> Grid:
+def _grid(fused: FusedMegaMoe, grid: Grid) -> Grid:
     shape = fused.shape
     parameters = np.zeros(1, PARAMETERS)
     for name in ("patience", "lead_ns", "first_cta", "n_ctas"):
