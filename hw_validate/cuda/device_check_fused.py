@@ -4,7 +4,8 @@ A wave of L2 tiles of K SMs stores V = K b f bytes far away, where b is a tile a
 ranks. The way out takes V / R for that, the SMs T_mma + T_iss0 until the next wave. A short run of the kernel tells T_mma
 and T_iss0 of a tile, the calibration R; then K is chosen so that both times are equal at a usual expert width, and widths so
 that V / R over (T_mma + T_iss0) goes from 0.5 to 2. All policies run at the ratio 1 first, then attention with its
-All-to-All, then the other ratios.
+All-to-All, then the other ratios, and last the other way to change V: the same SMs at the same width as more ranks, whose
+rows go to others more often, f = 1 - 1 / ranks.
 
 Numbers need no calibration: without one nothing is simulated, and without any R every policy runs at the usual width.
 `fused.json` is written anew after every policy, so that whatever ends a run early, what was measured is kept.
@@ -45,7 +46,10 @@ REPORT, TILES = "fused.json", "fused.parquet"
 
 @dataclass(frozen=True)
 class FusedExtent:
-    """What runs. `ratios` of V / R over (T_mma + T_iss0), the most telling first; at `usual_width` it is to be 1."""
+    """What runs. `ratios` of V / R over (T_mma + T_iss0), the most telling first; at `usual_width` it is to be 1.
+
+    `more_ranks` than those of `megamoe` share its SMs at the width of the first ratio.
+    """
 
     megamoe: Mapping[str, Any] = field(
         default_factory=lambda: {"tokens": 512, "hidden": 1024, "experts": 8, "topk": 2, "ranks": 2}
@@ -54,6 +58,7 @@ class FusedExtent:
     width_step: int = 128
     most_width: int = 8192
     ratios: tuple[float, ...] = (1.0, 0.5, 2.0, 0.75, 1.4)
+    more_ranks: tuple[int, ...] = (4, 8)
     attention: Attention = field(default_factory=lambda: Attention(tokens=2048, heads=8, head_dim=128, ranks=2))
     pilot_sms: int = 8
     repeats: int = 3
@@ -109,6 +114,8 @@ class FusedCheck:
         self._rank("attention", rows)
         for ratio, width in others:
             self._megamoe_policies(ratio, width, sms)
+        for ranks in e.more_ranks:
+            self._more_ranks(ranks, first[1], sms)
         self._check()
         return {"runs": len(self.report["runs"]), "not_run": len(self.report["not_run"])}
 
@@ -116,8 +123,19 @@ class FusedCheck:
         call, more = self._megamoe(width), {"width": width, "ratio": float(ratio)}
         self._rank(f"megamoe {ratio}", [self._run("megamoe", call, policy, sms, more) for policy in MEGAMOE_POLICIES])
 
-    def _megamoe(self, width: int) -> MegaMoeCall:
-        return MegaMoeCall(MegaMoe(numbers="bf16", intermediate=width, **self.extent.megamoe))
+    def _more_ranks(self, ranks: int, width: int, sms: int) -> None:
+        """All policies with the SMs of the usual ranks as `ranks`: as many tiles at once, more of them stored far away."""
+        usual = self.extent.megamoe["ranks"]
+        share = max(1, round(sms * usual / ranks))
+        ratio = (ranks - 1) * share / ((usual - 1) * sms)  # V is that of K f = ranks * share * (1 - 1 / ranks) SMs
+        call, more = self._megamoe(width, ranks), {"width": width, "ratio": ratio, "ranks": ranks}
+        self._rank(
+            f"megamoe {ranks} ranks", [self._run("megamoe", call, name, share, more) for name in MEGAMOE_POLICIES]
+        )
+
+    def _megamoe(self, width: int, ranks: int | None = None) -> MegaMoeCall:
+        sizes = {**self.extent.megamoe} | ({} if ranks is None else {"ranks": ranks})
+        return MegaMoeCall(MegaMoe(numbers="bf16", intermediate=width, **sizes))
 
     def _choose(self, control: Mapping[str, float], most: int, drain_gbs: float) -> tuple[int, dict[str, int]]:
         """SMs of a rank, and the width for each ratio, from the times of a tile at the usual width."""

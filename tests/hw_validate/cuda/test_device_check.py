@@ -30,7 +30,8 @@ def check(folder, devices, budget_s=600.0):
 
 TINY = FusedExtent(
     megamoe={"tokens": 20, "hidden": 128, "experts": 4, "topk": 2, "ranks": 2}, usual_width=256, most_width=384,
-    ratios=(1.0, 0.5), attention=Attention(tokens=20, heads=2, head_dim=64, ranks=2), pilot_sms=2, repeats=1,
+    ratios=(1.0, 0.5), more_ranks=(4,), attention=Attention(tokens=20, heads=2, head_dim=64, ranks=2), pilot_sms=2,
+    repeats=1,
 )  # fmt: skip
 
 
@@ -168,8 +169,9 @@ def test_a_fused_kernel_that_breaks_everything_is_left_out_by_the_process_that_g
     assert {name: state for name, state in states(report).items() if state != "done"} == {"fused": "failed"}
     fused = json.loads((tmp_path / "fused.json").read_text())
     runs = fused["runs"]
-    assert len(runs) == 1 + len(fused["widths"]) * len(MEGAMOE_POLICIES) + len(ATTENTION_POLICIES)
-    assert all(run["failed"] == {"far": "DeviceLostError: an illegal memory access"} for run in runs[5:])
+    assert len(runs) == 1 + (len(fused["widths"]) + len(TINY.more_ranks)) * len(MEGAMOE_POLICIES) + len(ATTENTION_POLICIES)
+    broken = [run for run in runs if run["kernel"] == "attention"]
+    assert all(run["failed"] == {"far": "DeviceLostError: an illegal memory access"} for run in broken)
     assert all(("simulated" in run) == (run["kernel"] == "megamoe") for run in runs)
     assert len(list(tmp_path.iterdir())) == 8
 
@@ -224,6 +226,17 @@ def test_a_gpu_with_too_few_sms_takes_narrower_experts():
     sms, widths = FusedCheck(None, None, None, 0.0)._choose(control(40.0, 0.24), 8, 10.0)
     assert sms == 8
     assert widths["1.0"] < 1024
+
+
+def test_more_ranks_on_the_same_sms_store_more_of_the_same_tiles_far_away(monkeypatch):
+    """f = 1/2, 3/4, 7/8 of 64 SMs: 1, 1.5 and 1.75 times the bytes."""
+    sweep, ran = FusedCheck(None, None, None, 0.0), []
+    monkeypatch.setattr(sweep, "_run", lambda kernel, call, policy, sms, more: ran.append((call.ranks, sms, more)))
+    monkeypatch.setattr(sweep, "_write", lambda: None)
+    for ranks in (2, 4, 8):
+        sweep._more_ranks(ranks, 512, 32)
+    assert {(ranks, sms, more["ratio"]) for ranks, sms, more in ran} == {(2, 32, 1.0), (4, 16, 1.5), (8, 8, 1.75)}
+    assert all(more["width"] == 512 and more["ranks"] == ranks for ranks, _, more in ran)
 
 
 class Fails(EmulatedDevices):
