@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISDIR
 
 from .errors import InputError
 
@@ -36,15 +37,33 @@ def write_whole(path: str | Path) -> Iterator[Path]:
 
 def check_output(path: str | Path, option: str, allowed: tuple[str, ...]) -> None:
     """Before work begins whose result goes to `path`: raises `InputError` for a suffix that cannot be written, a folder of
-    that name, and a place where no file can be made."""
+    that name, and a place where no file can be made.
+
+    A missing folder is made below the working folder, such as `out/`. Anywhere else it is refused: the path is mistyped.
+    """
     target = Path(path)
     if target.suffix not in allowed:
         raise InputError("has no suffix that can be written", field=option, value=str(path), allowed=allowed)
-    if target.is_dir():
-        raise InputError("is a folder", field=option, value=str(path), allowed="the name of a file")
-    there = next(folder for folder in target.absolute().parents if folder.exists())
+    try:
+        refused = _refusal_of(target)
+    except OSError as error:  # such as a name that is too long
+        refused = f"cannot be written: {error.strerror}", None
+    if refused is not None:
+        raise InputError(refused[0], field=option, value=str(path), allowed=refused[1])
+
+
+def _refusal_of(target: Path) -> tuple[str, str | None] | None:
+    """Why no file can be made at `target`, and what is allowed instead; None where one can."""
+    folder = target.parent.resolve()
+    there = next(above for above in (folder, *folder.parents) if above.exists())
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if S_ISDIR(target.stat().st_mode):  # not `is_dir`, which newer versions answer for a name that is too long
+            return "is a folder", "the name of a file"
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise InputError("cannot be written", field=option, value=str(path), allowed=f"not below {there}")
+        return "cannot be written", f"not below {there}"
+    if there != folder and not folder.is_relative_to(Path.cwd()):
+        return f"has no folder: {folder} does not exist", "a folder that exists, or one below the working folder"
+    return None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InputError, LimitError
+from .errors import InputError
 from .memory import most_bytes
 from .placement import checked_load, max_over_mean
 from .units import format_size
@@ -118,7 +118,7 @@ def from_histogram(load: ArrayLike, n_ranks: int, n_tokens: int, k: int, rng: np
     total is not reached; compare `expert_rows`. Drawn as the k smallest of exponential variates divided by load (the
     same law as Gumbel top-k; Kool et al., https://arxiv.org/abs/1903.06059); slot 0 is the smallest.
 
-    Raises `InputError` if fewer than k experts have a load, `LimitError` if the answer cannot fit into memory.
+    Raises `InputError` if fewer than k experts have a load, or the answer cannot fit into memory.
     """
     weights = checked_load(load, field="load")
     for name, count, least in (("n_ranks", n_ranks, 1), ("n_tokens", n_tokens, 0), ("k", k, 1)):
@@ -130,9 +130,11 @@ def from_histogram(load: ArrayLike, n_ranks: int, n_tokens: int, k: int, rng: np
 
     needed = _COPIES * np.dtype(np.int32).itemsize * n_ranks * n_tokens * k
     if needed > (most := most_bytes()):
-        raise LimitError(
-            f"routing {n_tokens:,} tokens on each of {n_ranks} ranks needs {format_size(needed)}, "
-            f"and this machine has room for {format_size(int(most))}: take fewer tokens"
+        raise InputError(
+            f"needs {format_size(needed)} for the routing of {n_ranks} ranks",
+            field="tokens",
+            value=n_tokens,
+            allowed=f"what fits into {format_size(most)} of this computer's memory",
         )
     topk = np.empty((n_ranks * n_tokens, k), dtype=np.int32)
     for rows in _chunks(len(topk), max(1, _KEYS_PER_CHUNK // weights.size)):

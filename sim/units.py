@@ -15,15 +15,18 @@ PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
 KBS_PER_GBS = 1_000_000
 
-_SIZE = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-_TIME_PS = {"PS": 1, "NS": 10**3, "US": 10**6, "MS": 10**9, "S": 10**12}
-_RATE_KBS = {"KB/S": 1, "MB/S": 10**3, "GB/S": 10**6, "TB/S": 10**9}
+# Upper and lower case differ: Gb are bits, GB bytes; Ms are megaseconds, ms milliseconds.
+_SIZE = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_TIME_PS = {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}
+_RATE_KBS = {"KB/s": 1, "kB/s": 1, "MB/s": 10**3, "GB/s": 10**6, "TB/s": 10**9}
 _SPELLING = {
     "size": "a number with B, KB, MB, GB, KiB, MiB or GiB, such as '32 KiB'",
     "time": "a number with ps, ns, us, ms or s, such as '0.76 us'",
     "rate": "a number with kB/s, MB/s, GB/s or TB/s, such as '717 GB/s'",
 }
-_QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ/]*)\s*\Z")
+_MICRO = str.maketrans({"\u00b5": "u", "\u03bc": "u"})  # the micro sign and the Greek letter look the same
+_QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)\s*\Z")
+_BITS = re.compile(r"([KkMmGgTt]?i?)b(?:its?)?(/s|ps)?\Z")
 
 
 def parse_size(text: str | int | float, field: str = "size") -> int:
@@ -46,17 +49,29 @@ def parse_rate(text: str | int | float, field: str = "rate") -> int:
 
 def _parse(text: str | int | float, field: str, kind: str, scales: dict[str, int]) -> int:
     allowed = _SPELLING[kind]
-    match = _QUANTITY.match(text) if isinstance(text, str) else None
-    unit = match.group(2).upper().replace("µ", "U").replace("\u039c", "U") if match else ""
-    if not match or unit not in scales:
+    match = _QUANTITY.match(text.translate(_MICRO)) if isinstance(text, str) else None
+    number, unit = match.groups() if match else ("", "")
+    if unit not in scales:
         is_number = isinstance(text, (int, float)) and not isinstance(text, bool)
         if text == "0" or (is_number and text == 0):
             return 0  # zero needs no unit
-        raise InputError(f"is not a {kind}", field=field, value=text, allowed=allowed)
-    amount = float(match.group(1)) * scales[unit]
+        reason = f"is not a {kind}{_meant(number, unit, scales)}"
+        raise InputError(reason, field=field, value=text, allowed=allowed)
+    amount = float(number) * scales[unit]
     if amount < 0 or not math.isfinite(amount) or amount > 2**62:
         raise InputError("must be zero or more and below 2^62 units", field=field, value=text, allowed=allowed)
     return round(amount)
+
+
+def _meant(number: str, unit: str, scales: dict[str, int]) -> str:
+    """What an unknown unit was meant to be, if it counts bits or differs in upper and lower case alone; else nothing."""
+    known = {name.lower(): name for name in scales}
+    bits = _BITS.match(unit)
+    if bits and (name := known.get(f"{bits[1]}b{'/s' if bits[2] else ''}".lower())):
+        return f" in bytes: {number} {unit} in bits are {float(number) / 8:g} {name}, in bytes {number} {name}"
+    if name := known.get(unit.lower()):
+        return f": upper and lower case differ; did you mean '{number} {name}'?"
+    return ""
 
 
 def gbs(rate_kbs: int | float) -> float:

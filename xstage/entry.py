@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+
+_TERMINATED = 128 + signal.SIGTERM  # what a shell says of a process that SIGTERM ended
+
+
+class Terminated(BaseException):
+    """SIGTERM, as batch systems and `timeout` send it: an end like that of Ctrl-C, which leaves no half-written file."""
 
 
 def main() -> int:
-    """Run the command line and return its exit code; 1, and one JSON object with --json, if it is interrupted on its way."""
+    """Run the command line and return its exit code; 1 if Ctrl-C ends it on its way, 143 if SIGTERM does.
+
+    With --json that is told in one JSON object.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         from .cli import main as run
 
         return run()
     except KeyboardInterrupt:
-        if "--json" in sys.argv:
-            sys.stdout.write('{"error": {"type": "Interrupted", "message": "interrupted"}}\n')
-        else:
-            print("xstage: interrupted", file=sys.stderr)
-        return 1
+        return _told("Interrupted", 1)
+    except Terminated:
+        return _told("Terminated", _TERMINATED)
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated
+
+
+def _told(kind: str, code: int) -> int:
+    if "--json" in sys.argv:
+        sys.stdout.write(f'{{"error": {{"type": "{kind}", "message": "{kind.lower()}"}}}}\n')
+    else:
+        print(f"xstage: {kind.lower()}", file=sys.stderr)
+    return code

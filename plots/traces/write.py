@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...sim.errors import InputError
-from ...sim.files import write_whole
+from ...sim.files import check_output, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,18 +23,7 @@ _ARRIVAL_BYTES, _STEP_BYTES = 60, 28
 
 def check_file(file: str | Path, field: str = "file") -> None:
     """Raises `InputError` if no trace can be written to a file of this name; called before a long run, not after it."""
-    path = Path(file)
-    if path.suffix not in SUFFIXES:
-        raise InputError("has no suffix that can be written", field=field, value=str(file), allowed=SUFFIXES)
-    try:
-        above = next(folder for folder in path.absolute().parents if folder.exists())
-        reason = (
-            "is a folder" if path.is_dir() else "" if above.is_dir() else f"stands below {above}, which is no folder"
-        )
-    except OSError as error:  # such as a name that is too long
-        reason = f"cannot be written: {error.strerror}"
-    if reason:
-        raise InputError(reason, field=field, value=str(file))
+    check_output(file, field, SUFFIXES)
 
 
 def write_trace(trace: Trace | pd.DataFrame, file: str | Path) -> None:

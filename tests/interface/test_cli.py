@@ -104,7 +104,8 @@ def test_run_explains_what_each_part_became(command, answer):
     assert explained["scenario"]["workload"]["producers"] == 8
 
 
-def test_run_writes_every_op_to_parquet(command, tmp_path):
+def test_run_writes_every_op_to_parquet(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "out" / "ops.parquet"
     code, _, _ = command(*SMALL, "--trace", str(file))
     assert code == 0
@@ -116,6 +117,8 @@ def test_a_trace_that_cannot_be_written_is_refused_before_the_run(command, tmp_p
     code, out, err = command(*SMALL, "--trace", str(tmp_path / "ops.csv"))
     assert (code, out) == (2, "")
     assert "allowed: .parquet" in err
+    code, _, err = command(*SMALL, "--trace", str(tmp_path / "mistyped" / "ops.parquet"))
+    assert (code, f"has no folder: {tmp_path / 'mistyped'} does not exist" in err) == (2, True)
     assert not list(tmp_path.iterdir())
 
 

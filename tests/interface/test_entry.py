@@ -1,6 +1,7 @@
-"""Ctrl-C gets its answer at any time, also while the command is still being imported."""
+"""Ctrl-C and SIGTERM get their answer at any time, also while the command is still being imported."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -29,3 +30,32 @@ def test_an_interrupt_while_it_is_imported_is_told_as_any_other(words):
         assert json.loads(done.stdout) == {"error": {"type": "Interrupted", "message": "interrupted"}}
     else:
         assert (done.stdout, done.stderr) == ("", "xstage: interrupted\n")
+
+
+TERMINATED = """
+import signal, sys
+from xstage.plots.traces import perfetto
+from xstage.entry import main
+
+def pieces(ops, whole):
+    signal.raise_signal(signal.SIGTERM)
+    yield b""
+
+perfetto.perfetto_pieces = pieces
+sys.argv = ["xstage", *sys.argv[1:]]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("words", [("--json",), ()])
+def test_sigterm_while_a_file_is_written_leaves_none_and_ends_as_a_shell_expects(tmp_path, words):
+    run = ("run", "isolated-burst", "--set", "workload.producers=1", "--trace", "trace.pftrace")
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED, *run, *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
+    if words:
+        assert json.loads(done.stdout) == {"error": {"type": "Terminated", "message": "terminated"}}
+    else:
+        assert done.stdout == "" and done.stderr.endswith("xstage: terminated\n")

@@ -32,6 +32,7 @@ def test_what_goes_wrong_while_writing_is_not_disguised(tmp_path: Path) -> None:
         ("a.pdf", "has no suffix that can be written (allowed: .html)"),
         ("folder.html", "is a folder"),
         ("file.txt/a.html", "cannot be written (allowed: not below"),
+        (f"{'a' * 300}.html", "cannot be written: File name too long"),
     ],
 )
 def test_an_output_is_refused_before_work_begins(tmp_path: Path, name: str, said: str) -> None:
@@ -39,5 +40,29 @@ def test_an_output_is_refused_before_work_begins(tmp_path: Path, name: str, said
     (tmp_path / "file.txt").touch()
     with pytest.raises(InputError, match=re.escape(said)):
         check_output(tmp_path / name, "--report", (".html",))
-    check_output(tmp_path / "new" / "a.html", "--report", (".html",))
-    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["a.html", "{here}/a.html", "new/a.html", "{here}/new/deep/a.html", "../other/a.html"])
+def test_a_missing_folder_is_made_below_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    target = Path(name.format(here=tmp_path / "here"))
+    check_output(target, "--report", (".html",))
+    assert not list((tmp_path / "here").iterdir())
+    with write_whole(target) as temporary:
+        temporary.write_text("new")
+    assert target.read_text() == "new"
+
+
+@pytest.mark.parametrize("name", ["../mistyped/a.html", "{top}/mistyped/a.html", "{top}/here/../mistyped/deep/a.html"])
+def test_a_missing_folder_elsewhere_is_refused_as_mistyped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InputError, match=f"--report = .*: has no folder: {tmp_path}/mistyped.* does not exist"):
+        check_output(name.format(top=tmp_path), "--report", (".html",))
+    assert not (tmp_path / "mistyped").exists()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xstage.sim.errors import InputError, LimitError
+from xstage.sim.errors import InputError
 from xstage.sim.routing import (
     Routing,
     balanced,
@@ -102,7 +102,8 @@ class TestHistogram:
 
 @pytest.mark.parametrize("tokens", [10**12, 10**30])
 def test_more_tokens_than_fit_into_memory_are_refused_before_they_are_drawn(tokens):
-    with pytest.raises(LimitError, match=r"routing .* tokens on each of 8 ranks needs .*: take fewer tokens"):
+    said = f"tokens = {tokens}: needs .* for the routing of 8 ranks .allowed: what fits into .* of this computer"
+    with pytest.raises(InputError, match=said):
         balanced(8, tokens, 6, 256, np.random.default_rng(0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -16,13 +17,17 @@ from xstage.sim.units import format_size, format_time, parse_rate, parse_size, p
         (parse_size, "4.25MiB", 4456448),
         (parse_size, "1 GB", 10**9),
         (parse_size, "1 GiB", 2**30),
+        (parse_size, "32 kB", 32_000),
+        (parse_size, "32 KB", 32_000),
         (parse_size, 0, 0),
         (parse_time, "0.76 us", 760_000),
-        (parse_time, "0.76 µs", 760_000),
+        (parse_time, "0.76 \u00b5s", 760_000),
+        (parse_time, "0.76 \u03bcs", 760_000),
         (parse_time, "1 ms", 10**9),
         (parse_time, "3ps", 3),
         (parse_rate, "717 GB/s", 717_000_000),
         (parse_rate, "1.8 TB/s", 1_800_000_000),
+        (parse_rate, "5 kB/s", 5),
     ],
 )
 def test_quantities(parse: Callable[[object], int], text: object, value: int) -> None:
@@ -36,6 +41,31 @@ def test_quantities(parse: Callable[[object], int], text: object, value: int) ->
 def test_what_is_no_quantity_is_refused_with_what_is_allowed(parse: Callable[[object, str], int], text: object) -> None:
     with pytest.raises(InputError, match=r"the_field.*allowed"):
         parse(text, "the_field")
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "said"),
+    [
+        (parse_rate, "400 Gb/s", "is not a rate in bytes: 400 Gb/s in bits are 50 GB/s, in bytes 400 GB/s"),
+        (parse_rate, "400 Gbit/s", "400 Gbit/s in bits are 50 GB/s, in bytes 400 GB/s"),
+        (parse_rate, "400 Gbps", "400 Gbps in bits are 50 GB/s, in bytes 400 GB/s"),
+        (parse_rate, "1.6 Tb/s", "1.6 Tb/s in bits are 0.2 TB/s, in bytes 1.6 TB/s"),
+        (parse_rate, "717 gb/s", "717 gb/s in bits are 89.625 GB/s, in bytes 717 GB/s"),
+        (parse_size, "32 Kb", "is not a size in bytes: 32 Kb in bits are 4 KB, in bytes 32 KB"),
+        (parse_rate, "9 kb/s", "9 kb/s in bits are 1.125 kB/s, in bytes 9 kB/s"),
+        (parse_size, "32 kib", "32 kib in bits are 4 KiB, in bytes 32 KiB"),
+        (parse_size, "8 b", "8 b in bits are 1 B, in bytes 8 B"),
+        (parse_size, "32 KIB", "is not a size: upper and lower case differ; did you mean '32 KiB'?"),
+        (parse_time, "4 Ms", "is not a time: upper and lower case differ; did you mean '4 ms'?"),
+        (parse_time, "4 PS", "did you mean '4 ps'?"),
+        (parse_rate, "717 GiB/s", "is not a rate (allowed"),
+    ],
+)
+def test_bits_and_letters_of_the_wrong_case_are_not_taken_for_what_they_may_not_mean(
+    parse: Callable[[object], int], text: str, said: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        parse(text)
 
 
 def test_a_rate_of_zero_is_refused() -> None:

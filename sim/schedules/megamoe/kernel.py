@@ -212,11 +212,10 @@ def choose(
         if l1_block_n not in rules_sm90.SPLIT_L1_BLOCK_N or 2 * shape.intermediate % l1_block_n:
             allowed = [n for n in rules_sm90.SPLIT_L1_BLOCK_N if 2 * shape.intermediate % n == 0]
             raise InputError("is no tile of this kernel", field="l1_block_n", value=l1_block_n, allowed=allowed)
-    for name, width in (("2 intermediate", 2 * shape.intermediate), ("hidden", shape.hidden)):
-        if width % (block_n * (cluster if family == "sm100" else 1)):
-            raise InputError(
-                "does not divide into tiles", field=name, value=width, allowed=f"a multiple of {block_n * cluster}"
-            )
+    columns = block_n * cluster
+    for name, size, divisor in (("intermediate", shape.intermediate, columns // 2), ("hidden", shape.hidden, columns)):
+        if size % divisor:
+            raise InputError("does not divide into tiles", field=name, value=size, allowed=f"a multiple of {divisor}")
     return Kernel(
         family=family,
         block_m=block_m,
