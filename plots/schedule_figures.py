@@ -37,7 +37,7 @@ def timeline_figure(data: pd.DataFrame) -> Figure:
             end = mine["makespan_us"].iloc[0]
             axes.fill_between(
                 mine["time_us"], mine["tensor_core_pct"], step="post", color=BLUE, alpha=0.35, linewidth=0,
-                label="Tensor Cores",
+                label="Tensor Core lanes that compute",
             )  # fmt: skip
             axes.step(mine["time_us"], mine["tensor_core_pct"], where="post", color=BLUE, linewidth=1.0)
             axes.step(mine["time_us"], mine["egress_pct"], where="post", color=ORANGE, linewidth=1.0, label="egress")
@@ -100,8 +100,8 @@ def waterfall_figure(data: pd.DataFrame) -> Figure:
         axes = figure.add_subplot(xlabel="time, µs", title=f"Where {total:.0f} µs go")
         end = np.cumsum(data["us"].to_numpy(dtype=float))
         for row, (us, until, removed) in enumerate(zip(data["us"], end, data["removed_by"], strict=True)):
-            removable = isinstance(removed, str)
-            axes.barh(row, us, left=until - us, color=ORANGE if removable else BLUE, height=0.7)
+            colour = BLUE if not isinstance(removed, str) else ORANGE if us >= 0 else "none"
+            axes.barh(row, us, left=until - us, color=colour, edgecolor=ORANGE if us < 0 else colour, height=0.7)
             axes.annotate(
                 f"{us:.1f}", (max(until, until - us), row), xytext=(4, 0), textcoords="offset points", va="center",
                 fontsize="small",
@@ -109,12 +109,14 @@ def waterfall_figure(data: pd.DataFrame) -> Figure:
             axes.plot([until, until], [row + 0.35, row + 0.65], color=MUTED, linewidth=0.8)
         axes.barh(len(data), total, color=MUTED, height=0.7)
         axes.set_yticks(range(len(data) + 1), [*data["cause"], "makespan"])
-        axes.set_xlim(min(0.0, float((end - data["us"]).min())), 1.12 * total)
+        axes.set_xlim(min(0.0, float(end.min())), 1.12 * max(total, float(end.max())))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.barh(0, 0, color=ORANGE, label="can be removed")
         axes.barh(0, 0, color=BLUE, label="what is left")
-        figure.legend(loc="outside lower center", ncols=2)
+        if (data["us"] < 0).any():
+            axes.barh(0, 0, color="none", edgecolor=ORANGE, label="slower without it")
+        figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ..sim.checked import Checked
 from ..sim.machine import Machine
 from ..sim.quantities import Count, Rate, Text, Time
 from .attention_models import attention_model
-from .workload import PolicyChoice, Setting, Workload, needs_model_or_sizes
+from .workload import PolicyChoice, Setting, Workload, choice_by, needs_model_or_sizes
 
 if TYPE_CHECKING:
     from ..sim.program import Program
@@ -72,12 +72,7 @@ class Serial(Checked):
         return {"launch_ps": self.launch, "a2a_kbs": self.a2a, "permute_kbs": self.permute}
 
 
-def _named(value: Any) -> Any:
-    """Text alone means the policy of that name without further keys."""
-    return {"name": value} if isinstance(value, str) else value
-
-
-Policy = Annotated[Simple | Piggyback | ReservedSms | Serial, Field(discriminator="name"), BeforeValidator(_named)]
+Policy = Annotated[Simple | Piggyback | ReservedSms | Serial, Field(discriminator="name"), choice_by("name")]
 
 
 class AttentionWorkload(Workload):
@@ -106,7 +101,12 @@ class AttentionWorkload(Workload):
     @model_validator(mode="before")
     @classmethod
     def _model_or_sizes(cls, data: Any) -> Any:
-        return needs_model_or_sizes(data, SIZES)
+        return needs_model_or_sizes(data, SIZES, cls.model_fields)
+
+    @property
+    def title(self) -> str:
+        sent = "" if self.policy.name == "compute_only" else " with the All-to-All of its output"
+        return f"attention{sent}, {self.inputs}"
 
     def shape(self) -> attention_a2a.Attention:
         """The plain shape; what is given replaces the model's. Raises `InputError` for an unknown model."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
-from ..sim.checked import closest
-from ..sim.errors import InputError
+from .models import model_rows, named
 
 
 @dataclass(frozen=True)
@@ -35,17 +32,12 @@ class AttentionModel:
 @cache
 def attention_models() -> dict[str, AttentionModel]:
     """All models by name."""
-    with files(__package__).joinpath("attention_models.csv").open(encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    return {row["name"]: _model(row) for row in rows}
+    return {row["name"]: _model(row) for row in model_rows("attention_models.csv")}
 
 
 def attention_model(name: str, field: str = "workload.model") -> AttentionModel:
     """A model by name. Raises `InputError` for `field` with the closest name if there is none."""
-    known = attention_models()
-    if name not in known:
-        raise InputError(f"is no known model{closest(name, known)}", field=field, value=name, allowed=known)
-    return known[name]
+    return named(name, attention_models(), field)
 
 
 def _model(row: dict[str, str]) -> AttentionModel:

@@ -22,6 +22,9 @@ FOLDERS: dict[Kind, tuple[str, ...]] = {
     "scenario": ("microbenchmarks", "workloads"),
     "study": ("studies",),
 }
+COMMANDS: dict[Kind, str] = {"scenario": "run", "study": "sweep"}
+"""What runs a kind."""
+NAME_OR_FILE = "a name from `xstage scenarios`, or a .yaml file"
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,17 @@ def find(
     known = {entry.name: entry.file for entry in entries(kind)}
     if name not in known:
         where = place or Place()
+        if other := next((entry.kind for entry in entries() if entry.name == name), None):
+            raise where.error(is_other_kind(other, kind, alone=place is None), (key or kind,), name)
         also = ", ".join(known) + f", or the path of a {kind} file that ends in .yaml"
         raise where.error(f"is not in the catalogue{closest(name, known)}", (key or kind,), name, also)
     return known[name]
+
+
+def is_other_kind(kind: Kind, wanted: Kind, alone: bool = True) -> str:
+    """What an error says about one kind where another is wanted; `alone`: it was given to a command."""
+    command = COMMANDS.get(kind) if alone and wanted in COMMANDS else None
+    return f"is a {kind}, not a {wanted}" + (f": use `xstage {command}`" if command else "")
 
 
 def is_file(name: str | Path) -> bool:
@@ -66,11 +77,11 @@ def is_file(name: str | Path) -> bool:
     return isinstance(name, Path) or name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
 
 
-def find_any(name: str) -> Entry:
+def find_any(name: str, allowed: str = NAME_OR_FILE) -> Entry:
     """The entry of that name, of any kind. Raises `InputError` with the closest name if there is none."""
     known = {entry.name: entry for entry in entries()}
     if name not in known:
-        raise Place().error(f"is not in the catalogue{closest(name, known)}", ("name",), name, known)
+        raise Place().error(f"is not in the catalogue{closest(name, known)}", ("name",), name, allowed)
     return known[name]
 
 

@@ -62,18 +62,24 @@ class Document:
 def read(file: FilePath | Traversable) -> Document:
     """The document in a file. Raises `InputError` if it cannot be read, or is no YAML."""
     name = shown_name(file)
+    document = parse(read_text(file), name)
+    if document.data is None:
+        raise InputError("is empty", file=name)
+    return document
+
+
+def read_text(file: FilePath | Traversable, encoding: str = "utf-8") -> str:
+    """The text in a file, in UTF-8 or, as "utf-8-sig", in UTF-8 with a mark in front. Raises `InputError` if it cannot be
+    read."""
+    name = shown_name(file)
     try:
-        text = file.read_bytes().decode("utf-8")
+        return file.read_bytes().decode(encoding)
     except FileNotFoundError:
         raise InputError("no such file", file=name) from None
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", file=name) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=name) from None
-    document = parse(text, name)
-    if document.data is None:
-        raise InputError("is empty", file=name)
-    return document
 
 
 @lru_cache(maxsize=64)  # a sweep reads the same few files for each of its points, and reading is most of the work

@@ -8,7 +8,7 @@ build_program(...) its Program and Fabric
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -16,29 +16,40 @@ from typing import TYPE_CHECKING, Any
 from ..sim.checked import Place, Where, check, closest, nowhere
 from ..sim.machine import PARTS, Machine
 from . import catalogue
+from .any_file import check_kind
 from .document import Document, literal, parse, read, split_path
 from .machine_files import File, machine_from
+from .model_errors import named_as_written
 from .schema import Scenario
 from .workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from ..sim.program import Program
     from ..sim.topology import Fabric
+    from .workload import PolicyChoice
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A scenario with its machine, known to fit each other."""
+    """A scenario with its machine, known to fit each other; `places` says where each of its keys was written."""
 
     scenario: Scenario
     machine: Machine
+    places: Where = field(default=nowhere, compare=False, repr=False, kw_only=True)
 
     def fabric(self) -> Fabric:
         """What the workload runs on, cut into the scenario's granules or else the machine's."""
-        return self.scenario.disturb.of_fabric(self.scenario.workload.fabric(self.machine, self.scenario.granule))
+        with named_as_written(self.scenario.workload, self.places):
+            return self.scenario.disturb.of_fabric(self.scenario.workload.fabric(self.machine, self.scenario.granule))
 
     def program(self) -> Program:
-        return self.scenario.disturb.of_program(self.scenario.workload.build(self.machine, self.scenario.seed))
+        with named_as_written(self.scenario.workload, self.places):
+            return self.scenario.disturb.of_program(self.scenario.workload.build(self.machine, self.scenario.seed))
+
+    def policies(self) -> Mapping[str, PolicyChoice]:
+        """The policies that the workload can be given on this machine."""
+        with named_as_written(self.scenario.workload, self.places):
+            return self.scenario.workload.policies(self.machine)
 
 
 def load(
@@ -122,6 +133,7 @@ def written(
     document = read(file)
     if not isinstance(document.data, dict):
         raise document.place(()).error("must be a mapping", (), allowed="the keys of a scenario")
+    check_kind(document, "scenario")
     if "name" not in document.data:
         document = document.put(("name",), literal(FilePath(file.name).stem, document.place(())))
     return document, file
@@ -190,12 +202,17 @@ def _resolved(scenario: Scenario, document: Document, file: File | None) -> Reso
     }
     machine = machine_from(scenario.machine.base, changes, place(("machine", "base")), file)
     _check_fit(scenario, machine, place)
-    return Resolved(scenario, machine)
+    return Resolved(scenario, machine, places=place)
 
 
 def _check_fit(scenario: Scenario, machine: Machine, place: Where = nowhere) -> None:
-    """Raises `InputError` where the workload asks for more than the machine has."""
+    """Raises `InputError` where the workload asks for more than the machine has, or for numbers that it does not have."""
     workload = scenario.workload
+    missing = [name for name in workload.compute_numbers() if getattr(machine.compute, name) is None]
+    if missing:
+        kind, names = ("workload", "kind"), ", ".join(f"compute.{name}" for name in missing)
+        also = f"another machine, or a machine file with base: {machine.name} that gives each of them with its source"
+        raise place(kind).error(f"needs numbers that {machine.name} does not have: {names}", kind, workload.kind, also)
     room = min(machine.stage.capacity_sm.value, machine.stage.capacity_gpu.value)
     limits: list[tuple[tuple[str, ...], int | None, int, str]] = [
         (("workload", "gpus"), workload.gpus, machine.gpus, "GPUs"),

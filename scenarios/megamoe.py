@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ..sim.checked import Checked
 from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, Fraction, Positive, Text, Time
 from .megamoe_policies import choices
 from .models import model as known_model
-from .workload import PolicyChoice, Workload, needs_model_or_sizes
+from .workload import PolicyChoice, Workload, choice_by, needs_model_or_sizes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 Readiness = Literal["block", "k_block"]
 SIZES = ("hidden", "intermediate", "experts", "topk")
-
-
-def _named(key: str) -> BeforeValidator:
-    """Text alone means the choice of that name without further keys."""
-    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+COMPUTE_NUMBERS = (
+    "sm_feed", "hbm_rate", "hbm_efficiency", "l2", "l2_share", "tile_fixed", "epilogue_requantise", "epilogue_scatter",
+    "epilogue_floor", "pull_row", "grid_sync", "count_rows", "combine_floor",
+)  # fmt: skip
+"""What every call needs of a machine beside its kernels and their Tensor Core rate."""
 
 
 # Policies; a key that is left out is chosen as the public kernel does -------------------------------------------------
@@ -102,7 +102,7 @@ class Interleaved(Checked):
 
 
 Policy = Annotated[
-    Unfused | ExpertWave | Split | Lag | Alternating | Interleaved, Field(discriminator="name"), _named("name")
+    Unfused | ExpertWave | Split | Lag | Alternating | Interleaved, Field(discriminator="name"), choice_by("name")
 ]
 
 
@@ -161,7 +161,7 @@ class Recorded(Checked):
     masked: Fraction = 0.0
 
 
-Routing = Annotated[Balanced | Zipf | HotExpert | Histogram | Recorded, Field(discriminator="kind"), _named("kind")]
+Routing = Annotated[Balanced | Zipf | HotExpert | Histogram | Recorded, Field(discriminator="kind"), choice_by("kind")]
 
 
 class Contiguous(Checked):
@@ -179,7 +179,7 @@ class Eplb(Checked):
     nodes: Count = 1
 
 
-Placement = Annotated[Contiguous | Eplb, Field(discriminator="kind"), _named("kind")]
+Placement = Annotated[Contiguous | Eplb, Field(discriminator="kind"), choice_by("kind")]
 
 
 class MegaMoeWorkload(Workload):
@@ -197,7 +197,7 @@ class MegaMoeWorkload(Workload):
     intermediate: Count | None = None
     experts: Count | None = None
     topk: Count | None = None
-    tokens: CountOrZero
+    tokens: Count
     capacity: Count | None = None
     shared_experts: CountOrZero = 0
     numbers: Literal["w4a8", "w8a8", "bf16", "fp4"] = "w4a8"
@@ -214,7 +214,11 @@ class MegaMoeWorkload(Workload):
     @model_validator(mode="before")
     @classmethod
     def _model_or_sizes(cls, data: Any) -> Any:
-        return needs_model_or_sizes(data, SIZES)
+        return needs_model_or_sizes(data, SIZES, cls.model_fields)
+
+    @property
+    def title(self) -> str:
+        return f"megamoe, {self.numbers}"
 
     def shape(self) -> MegaMoe:
         """The plain shape; sizes that are given replace the model's. Raises `InputError` for an unknown model."""
@@ -235,6 +239,12 @@ class MegaMoeWorkload(Workload):
             l1_main_loop_ps=self.l1_main_loop,
             l2_main_loop_ps=self.l2_main_loop,
         )
+
+    def compute_numbers(self) -> tuple[str, ...]:
+        from ..sim.schedules.megamoe.shape import FORMATS
+
+        math = FORMATS[self.numbers].math
+        return ("kernels", f"{math}_tflops", f"mma_efficiency_{math}", *COMPUTE_NUMBERS)
 
     def build(self, machine: Machine, seed: int) -> Program:
         import numpy as np

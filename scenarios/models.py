@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import TypeVar
 
 from ..sim.checked import closest
 from ..sim.errors import InputError
+
+Known = TypeVar("Known")
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,6 @@ class Model:
 @cache
 def models() -> dict[str, Model]:
     """All models by name."""
-    with files(__package__).joinpath("models.csv").open(encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
     sizes = ("hidden", "intermediate", "experts", "topk")
     return {
         row["name"]: Model(
@@ -37,14 +39,23 @@ def models() -> dict[str, Model]:
             source=row["source"],
             **{size: int(row[size]) for size in sizes},
         )
-        for row in rows
+        for row in model_rows("models.csv")
     }
 
 
 def model(name: str) -> Model:
     """A model by name. Raises `InputError` with the closest name if there is none."""
-    if name not in models():
-        raise InputError(
-            f"is no known model{closest(name, models())}", field="workload.model", value=name, allowed=models()
-        )
-    return models()[name]
+    return named(name, models(), "workload.model")
+
+
+def model_rows(file: str) -> list[dict[str, str]]:
+    """The rows of a table of models in this package."""
+    with files(__package__).joinpath(file).open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def named(name: str, known: Mapping[str, Known], field: str) -> Known:
+    """One of the `known` models. Raises `InputError` for `field` with the closest name if there is none."""
+    if name not in known:
+        raise InputError(f"is no known model{closest(name, known)}", field=field, value=name, allowed=known)
+    return known[name]

@@ -28,6 +28,7 @@ from ..sim.checked import Checked, check, closest, refusal
 from ..sim.errors import InputError
 from ..sim.quantities import Text
 from . import catalogue
+from .any_file import check_kind
 from .document import Document, literal, read
 from .loader import Resolved, load_document, written
 from .machine_files import File
@@ -168,6 +169,7 @@ def _read(study: str | FilePath | Mapping[str, Any]) -> tuple[Document, File | N
     document = read(file)
     if not isinstance(document.data, dict):
         raise document.place(()).error("must be a mapping", (), allowed="the keys of a study")
+    check_kind(document, "study")
     if "name" not in document.data:
         document = document.put(("name",), literal(FilePath(file.name).stem, document.place(())))
     return document, file

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from ..sim.checked import Checked
 from ..sim.machine import Machine
 from ..sim.quantities import Count, Rate, Time
-from .workload import PolicyChoice, Setting, Workload
+from .workload import PolicyChoice, Setting, Workload, choice_by
 
 if TYPE_CHECKING:
     from ..sim.program import Program
@@ -66,12 +66,10 @@ class Serial(Checked):
         return {"launch_ps": self.launch, "collective_kbs": self.collective}
 
 
-def _named(value: Any) -> Any:
-    """Text alone means the policy of that name without further keys."""
-    return {"name": value} if isinstance(value, str) else value
+Policy = Annotated[Plain | Reshaped | ReservedSms | Serial, Field(discriminator="name"), choice_by("name")]
 
 
-Policy = Annotated[Plain | Reshaped | ReservedSms | Serial, Field(discriminator="name"), BeforeValidator(_named)]
+_OPERATIONS = {"gemm_rs": "GEMM + ReduceScatter", "ag_gemm": "AllGather + GEMM", "gemm_ar": "GEMM + AllReduce"}
 
 
 class TensorParallelWorkload(Workload):
@@ -93,6 +91,10 @@ class TensorParallelWorkload(Workload):
     grid: Count | None = None
     policy: Policy = Field(default=Plain(name="fused"))
     starts: list[Time] = Field(default=[])
+
+    @property
+    def title(self) -> str:
+        return f"{_OPERATIONS[self.operation]}, bf16"
 
     def shape(self) -> tensor_parallel.TensorParallel:
         from ..sim.schedules.tensor_parallel import TensorParallel

@@ -7,11 +7,13 @@ A workload that can run under several policies says so in `policies`: `compare` 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from ..sim.checked import Checked, check, refusal
+from pydantic import BeforeValidator
+
+from ..sim.checked import Checked, check, closest, refusal
 from ..sim.machine import Machine
 from ..sim.quantities import Count
 
@@ -20,10 +22,30 @@ if TYPE_CHECKING:
     from ..sim.topology import Fabric
 
 
-def needs_model_or_sizes(data: Any, sizes: tuple[str, ...]) -> Any:
-    """A "before" check of workloads that name a model or give its sizes: refuses the first size that is missing."""
+def choice_by(key: str) -> BeforeValidator:
+    """One of several models, told apart by `key`; text alone means the one of that name without further keys."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            return {key: value}
+        if not isinstance(value, (Mapping, Checked)):
+            raise refusal("is not one choice", allowed=f"a name, or a mapping with the key {key}")
+        if isinstance(value, Mapping) and key not in value:
+            for given in value:
+                if meant := closest(given, [key]):
+                    raise refusal(f"is not a known key{meant}", key=(given,))
+        return value
+
+    return BeforeValidator(read)
+
+
+def needs_model_or_sizes(data: Any, sizes: tuple[str, ...], known: Iterable[str]) -> Any:
+    """A "before" check of workloads that name a model or give its sizes: refuses the first size that is missing.
+
+    It has nothing to say where a key is not `known`: the missing size may be that key, misspelt.
+    """
     together = "both" if len(sizes) == 2 else "all"
-    if isinstance(data, Mapping) and data.get("model") is None:
+    if isinstance(data, Mapping) and data.get("model") is None and set(data) <= set(known):
         for size in sizes:
             if data.get(size) is None:
                 raise refusal("is missing", key=(size,), allowed=f"a model, or {together} of {', '.join(sizes)}")
@@ -71,6 +93,21 @@ class Workload(Checked):
     @abstractmethod
     def build(self, machine: Machine, seed: int) -> Program:
         """The Program; the same for the same machine and seed."""
+
+    @property
+    def title(self) -> str:
+        """What is run, in a few words, without its policy."""
+        return self.kind
+
+    @property
+    def policy_name(self) -> str | None:
+        """The policy that it runs under; None where there are none to choose from."""
+        policy = getattr(self, "policy", None)
+        return None if policy is None else str(policy.name)
+
+    def compute_numbers(self) -> tuple[str, ...]:
+        """Names of the machine's compute part without which no schedule of this workload can be built."""
+        return ()
 
     def fabric(self, machine: Machine, granule: int | None) -> Fabric:
         """What the Program runs on: the machine's first `gpus` GPUs, cut into granules of `granule` bytes."""

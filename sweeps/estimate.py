@@ -12,9 +12,10 @@ from typing import Any
 from ..scenarios.study import LoadedStudy, load_study
 from ..sim.errors import InputError
 from ..sim.units import format_size
+from .compilation import compile_engine
 from .journal import FILE, Journal
 from .pool import ProcessPool
-from .run import compile_engine, prepare, processors, uses_compiled
+from .run import prepare, processors, uses_compiled
 from .task import Record, Task, peak_bytes
 
 SAMPLE = 8

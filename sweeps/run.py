@@ -6,19 +6,19 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..counted_progress import Report, unreported
 from ..scenarios.study import LoadedStudy, Point, load_study
 from ..sim.errors import InputError, LimitError
 from ..sim.units import format_size, parse_size
 from .batch import Workers
 from .cluster import Cluster
+from .compilation import compile_engine
 from .digest import model_digest, point_key, text_key
 from .journal import Journal
 from .pool import ProcessPool
@@ -36,6 +36,12 @@ SAMPLE = 4
 SHOWN = ("makespan_us", "stall_total_us", "occupancy_peak_bytes", "egress_use_pct")
 """Columns beside the axes that a notebook shows."""
 HEADROOM = 1.25  # what a worker may need beyond the largest of the sample
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the points that are done and all points."""
+
+
+def silent(done: int, expected: int) -> None:
+    """No progress."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ def sweep(
     dask: str | None = None,
     timeout_s: float | None = None,
     max_memory: str | None = None,
-    progress: Report = unreported,
+    progress: Progress = silent,
 ) -> Sweep:
     """Run all points of a study: a name of the catalogue, a YAML file or a mapping.
 
@@ -162,7 +168,7 @@ def processors() -> int:
 class _Running:
     """The state of one sweep: which key each point has, and which keys have a record."""
 
-    def __init__(self, study: LoadedStudy, journal: Journal, folder: Path, progress: Report):
+    def __init__(self, study: LoadedStudy, journal: Journal, folder: Path, progress: Progress):
         self.study, self.journal, self.folder, self.progress = study, journal, folder, progress
         self.total = sum(1 for _ in study.points())
         self.run = uuid.uuid4().hex
@@ -259,16 +265,6 @@ def _within(memory: int, pool: ProcessPool, running: _Running, tasks: Iterator[T
         )
     count = min(pool.count, memory // max(1, needed))
     return ProcessPool(count, pool.timeout_s, memory // count, pool.compiled)
-
-
-def compile_engine() -> None:
-    """Compile here, once and saying so, rather than in every worker at the same time."""
-    from ..diagnosis import announce_compilation, engine_is_compiled
-    from .task import warm_up
-
-    if not engine_is_compiled():
-        announce_compilation()
-        warm_up()
 
 
 def uses_compiled(study: LoadedStudy) -> bool:

@@ -81,12 +81,16 @@ def identity() -> tuple[str, str]:
 
 
 def warm_up() -> None:
-    """Load the compiled engine, or compile it if that was never done here."""
+    """Load the compiled engine, or compile it if that was never done here: a run without an event would do neither."""
     from ..sim.execute import simulate
-    from ..sim.program_builder import ProgramBuilder
+    from ..sim.program import COMPUTE
+    from ..sim.program_builder import ProgramBuilder, Seat
     from ..sim.topology import StageParameters, switch
 
-    simulate(ProgramBuilder(n_gpus=1).build(), switch(1, 1_000_000, StageParameters(1024, 1024, 1024)))
+    builder = ProgramBuilder(n_gpus=1)
+    task = builder.tasks(first_run=builder.op_list([{"kind": COMPUTE, "duration_ps": 1}]), n_runs=1)
+    builder.groups(gpu=0, plan=builder.plan(repeat=[builder.queue([task])]), seats=[Seat("any")])
+    simulate(builder.build(), switch(1, 1_000_000, StageParameters(1024, 1024, 1024)))
 
 
 def peak_bytes() -> int:

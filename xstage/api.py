@@ -15,6 +15,7 @@ from .sim.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .scenarios.catalogue import Entry
     from .scenarios.schema import Engine, Scenario, TraceLevel
 
 __all__ = ["Run", "catalogue", "load_machine", "load_scenario", "run"]
@@ -42,6 +43,7 @@ def run(
     """
     from .sim.execute import simulate
     from .sim.metrics import summarise
+    from .sim.roofs import roofs
 
     started = time.perf_counter()
     resolved = resolved_scenario(scenario, overrides)
@@ -51,7 +53,7 @@ def run(
     built = time.perf_counter()
     outcome = simulate(program, fabric, engine=chosen, trace=level, progress=progress)
     simulated = time.perf_counter()
-    metrics = summarise(outcome)
+    metrics = summarise(outcome) | {"roofs": [roof.as_dict() for roof in roofs(outcome, resolved.machine)]}
     if "rank_load" in program.meta:
         metrics["rank_load"] = program.meta["rank_load"]
     timing = {
@@ -63,7 +65,10 @@ def run(
 
 
 def catalogue() -> pd.DataFrame:
-    """The scenarios, studies and machines that come with xstage: kind, name, what it is."""
+    """The scenarios, studies and machines that come with xstage: kind, name, what it is.
+
+    A file that cannot be read has the reason in its place.
+    """
     import pandas as pd
 
     return pd.DataFrame(catalogue_rows())
@@ -72,14 +77,22 @@ def catalogue() -> pd.DataFrame:
 def catalogue_rows() -> list[dict[str, str]]:
     """The rows of `catalogue`."""
     from .scenarios.catalogue import entries
+
+    return [{"kind": entry.kind, "name": entry.name, "text": _text_of(entry)} for entry in entries()]
+
+
+def _text_of(entry: Entry) -> str:
+    """What a file says of itself. A bad one stops only what needs it, and that is not the list."""
     from .scenarios.study import load_study
 
-    text_of = {
-        "machine": lambda name: load_machine(name).description,
-        "scenario": lambda name: load(name).scenario.question,
-        "study": lambda name: load_study(name).study.question,
-    }
-    return [{"kind": entry.kind, "name": entry.name, "text": text_of[entry.kind](entry.name)} for entry in entries()]
+    try:
+        if entry.kind == "machine":
+            return load_machine(entry.name).description
+        if entry.kind == "scenario":
+            return load(entry.name).scenario.question
+        return load_study(entry.name).study.question
+    except InputError as error:
+        return f"UNREADABLE: {error}"
 
 
 def resolved_scenario(

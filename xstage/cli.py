@@ -25,7 +25,6 @@ from .commands_schedule import register as register_schedule
 from .commands_sweep import register as register_sweep
 from .commands_trace import register as register_trace
 from .commands_validate import register as register_validate
-from .diagnosis import announce_compilation
 from .invocation import invoked
 from .output import (
     OutputLostError,
@@ -37,6 +36,7 @@ from .output import (
     warn,
     with_common_fields,
 )
+from .sweeps.compilation import announce_compilation
 
 # The class of all errors in a command line; where it can be imported from depends on the version of typer.
 CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -128,7 +128,12 @@ def run(
     scenario: Annotated[
         str, typer.Argument(metavar="SCENARIO", help="A name from `xstage scenarios`, or a YAML file.")
     ],
-    engine: Annotated[str | None, typer.Option(help="simpy (readable) or compiled (fast).")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="simpy (readable) or compiled (fast); if left out, what the scenario says, or else compiled."
+        ),
+    ] = None,
     overrides: Overrides = None,
     trace: Annotated[
         Path | None,
@@ -137,11 +142,14 @@ def run(
         ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what each part of the scenario became.")] = False,
-    estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would take.")] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Only say what it would take: ops, memory and time.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a scenario and print where the time goes."""
     from .api import run as simulate
+    from .cautions import cautions
     from .clock import clock
     from .commands_trace import write
     from .no_effect import without_effect
@@ -170,9 +178,10 @@ def run(
     with clock(f"Simulating {resolved.scenario.name}") as tell:
         done = simulate(built, engine=engine, trace=level, progress=tell)  # type: ignore[arg-type]
     answer, parts = done.as_dict(), []
-    if idle := without_effect(scenario, changes, done.program, done.fabric, done.trace):
-        answer["warnings"] = idle
-        warn(idle)
+    idle = without_effect(scenario, changes, done.program, done.fabric, done.trace)
+    if said := [*idle, *cautions(resolved, done.program)]:
+        answer["warnings"] = said
+        warn(said)
     if explain:
         from .scenario_parts import scenario_parts, shown_parts
 
@@ -195,10 +204,23 @@ def audit(
     machine: Annotated[str, typer.Option(help="A machine from `xstage scenarios`, or a YAML file.")],
     producers: Annotated[int, typer.Option(help="SMs of one GPU that store at the same time.")],
     burst: Annotated[
-        str, typer.Option("--bytes", metavar="SIZE", help="What each stores in one burst, such as '32 KiB'.")
+        str,
+        typer.Option(
+            "--bytes",
+            metavar="SIZE",
+            help="What each stores in one burst: a number with B, KB, KiB, MB or MiB, such as '32 KiB'.",
+        ),
     ],
-    gap: Annotated[str, typer.Option(metavar="TIME", help="Time without stores between bursts, such as '4 us'.")],
-    synchronised: Annotated[bool, typer.Option("--synchronised", help="Producers start each burst together.")] = False,
+    gap: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="Time without stores between bursts: a number with ns, us or ms, such as '4 us'."
+        ),
+    ],
+    synchronised: Annotated[
+        bool,
+        typer.Option("--synchronised", help="Producers start each burst together; without it each goes on freely."),
+    ] = False,
     overrides: Annotated[
         list[str] | None,
         typer.Option(

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from .counted_progress import counted_progress
-from .diagnosis import announce_compilation
 from .output import print_json, show, with_common_fields
+from .sweeps.compilation import announce_compilation
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

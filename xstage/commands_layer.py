@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from .counted_progress import counted_progress
-from .diagnosis import announce_compilation
 from .output import print_json, show, with_common_fields
+from .sweeps.compilation import announce_compilation
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,8 @@ def layer(
     ] = "hgx-b200",
     gpus: Annotated[int, typer.Option(min=1, help="Ranks that share the block.")] = 8,
     tokens: Annotated[
-        int | None, typer.Option(min=1, help="Length in place of the model's usual one.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Tokens of the sequence, in place of the model's usual number.", show_default=False),
     ] = None,
     policies: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="All if left out; speedups are over the first.")

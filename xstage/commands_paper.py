@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .counted_progress import counted_progress
-from .diagnosis import announce_compilation
 from .output import print_json, show, with_common_fields
+from .sweeps.compilation import announce_compilation
 
 paper_app = typer.Typer(invoke_without_command=True)
 
@@ -31,7 +33,10 @@ def paper(context: typer.Context) -> None:
 
 @paper_app.command()
 def tiles(
-    model: Annotated[list[str] | None, typer.Option(help="A model of the paper; all if left out. Repeatable.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model of the paper; all if left out, and a wrong name lists them. Repeatable."),
+    ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens a rank, which the paper's notes do not give.")] = 16384,
     exponent: Annotated[float, typer.Option(help="Zipf exponent of the experts' popularity, not given either.")] = 1.0,
     seeds: Annotated[int, typer.Option(min=1, help="Routings that are drawn and averaged over.")] = 3,
@@ -42,14 +47,8 @@ def tiles(
     from .paper_l2_tiles import paper_tiles
     from .paper_tables import tile_parts
 
-    started = time.perf_counter()
-    announce_compilation()
-    with counted_progress("Simulating L2 tiles") as progress:
-        done = paper_tiles(model, tokens=tokens, exponent=exponent, seeds=seeds, workers=workers, progress=progress)
-    if as_json:
-        print_json(with_common_fields(done.as_dict(), {"wall_s": time.perf_counter() - started}, 0))
-    else:
-        show(*tile_parts(done))
+    made = partial(paper_tiles, model, tokens=tokens, exponent=exponent, seeds=seeds, workers=workers)
+    _answer("Simulating L2 tiles", made, tile_parts, as_json)
 
 
 @paper_app.command()
@@ -74,20 +73,13 @@ def speedups(
     from .paper_calls import paper_speedups
     from .paper_tables import speedup_parts
 
-    started = time.perf_counter()
-    announce_compilation()
-    with counted_progress("Simulating MegaMoE calls") as progress:
-        routings = routing or ("balanced", "skewed")
-        done = paper_speedups(output, routings, tiles=tiles, workers=workers, progress=progress)
-    if as_json:
-        print_json(with_common_fields(done.as_dict(), {"wall_s": time.perf_counter() - started}, 0))
-    else:
-        show(*speedup_parts(done))
+    made = partial(paper_speedups, output, routing or ("balanced", "skewed"), tiles=tiles, workers=workers)
+    _answer("Simulating MegaMoE calls", made, speedup_parts, as_json)
 
 
 @paper_app.command()
 def lead(
-    model: Annotated[str, typer.Option(help="A model of the catalogue.")] = "dsv4-flash",
+    model: Annotated[str, typer.Option(help="A model; a wrong name lists all.")] = "dsv4-flash",
     tokens: Annotated[int, typer.Option(min=64, help="Tokens a rank.")] = 8192,
     workers: Workers = 2,
     as_json: AsJson = False,
@@ -96,11 +88,16 @@ def lead(
     from .paper_leads import paper_lead
     from .paper_tables import lead_parts
 
+    _answer("Simulating leads", partial(paper_lead, model, tokens, workers=workers), lead_parts, as_json)
+
+
+def _answer(doing: str, made: Callable[..., Any], parts: Callable[[Any], list[Any]], as_json: bool) -> None:
+    """Call `made` with `progress`, and print what it gives."""
     started = time.perf_counter()
     announce_compilation()
-    with counted_progress("Simulating leads") as progress:
-        done = paper_lead(model, tokens, workers=workers, progress=progress)
+    with counted_progress(doing) as progress:
+        done = made(progress=progress)
     if as_json:
         print_json(with_common_fields(done.as_dict(), {"wall_s": time.perf_counter() - started}, 0))
     else:
-        show(*lead_parts(done))
+        show(*parts(done))

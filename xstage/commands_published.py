@@ -31,7 +31,11 @@ def published(
         typer.Option(metavar="PATTERN", help="Only these variants or versions, such as 'sm90_*'.", show_default=False),
     ] = None,
     fit: Annotated[
-        str | None, typer.Option(metavar="MACHINE", help="Fit a machine's free numbers to the rows set aside for it.")
+        str | None,
+        typer.Option(
+            metavar="MACHINE",
+            help="Fit a machine's free numbers to the rows set aside for it; a wrong name lists those that have any.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -41,12 +45,12 @@ def published(
         Path | None,
         typer.Option(metavar="FILE.html", help="Write everything to this page.", show_default=False),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that simulate.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that simulate at the same time.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict published measurements and say how well, by family, machine and number of tokens."""
     from .report_page import report_answer
-    from .sweeps.run import compile_engine
+    from .sweeps.compilation import compile_engine
 
     _check(fit, output, report, {"--data": data, "--gpu": gpu, "--variant": variant, "--report": report})
     compile_engine()

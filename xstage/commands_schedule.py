@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .counted_progress import counted_progress
-from .diagnosis import announce_compilation
 from .output import print_json, show, with_common_fields
+from .sweeps.compilation import announce_compilation
 
 if TYPE_CHECKING:
     from .scenarios.loader import Resolved
@@ -43,7 +43,7 @@ def compare(
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Comparing policies of {resolved.scenario.name}") as progress:
-        done = compared(resolved, _names(policies), progress=progress)
+        done = compared(resolved, _names(policies, "--policies"), progress=progress)
     _print(done, comparison_parts, started, resolved, as_json)
 
 
@@ -67,14 +67,16 @@ def explain(
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Explaining {resolved.scenario.name}") as progress:
-        done = explained(resolved, policy, order=_names(order), progress=progress)
+        done = explained(resolved, policy, order=_names(order, "--order"), progress=progress)
     _print(done, explanation_parts, started, resolved, as_json)
 
 
 def tune(
     scenario: Scenario,
     policies: Policies = None,
-    most_runs: Annotated[int | None, typer.Option("--runs", min=2, help="At most so many runs of each policy.")] = None,
+    most_runs: Annotated[
+        int | None, typer.Option("--runs", min=2, help="At most so many runs of each policy; 40 if left out.")
+    ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -84,7 +86,7 @@ def tune(
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Tuning {resolved.scenario.name}") as progress:
-        done = tuned(resolved, _names(policies), most_runs=most_runs or MOST_RUNS, progress=progress)
+        done = tuned(resolved, _names(policies, "--policies"), most_runs=most_runs or MOST_RUNS, progress=progress)
     _print(done, tuning_parts, started, resolved, as_json)
 
 
@@ -97,8 +99,12 @@ def _loaded(scenario: str, overrides: list[str] | None) -> Resolved:
     return resolved
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+def _names(text: str | None, option: str) -> list[str] | None:
+    """The names of an option, None where it was not given. Raises `BadParameter` for an empty one."""
+    names = None if text is None else [name.strip() for name in text.split(",")]
+    if names is not None and not all(names):
+        raise typer.BadParameter(f"has an empty name: '{text}'", param_hint=option)
+    return names
 
 
 def _print(done: Any, parts: Any, started: float, resolved: Resolved, as_json: bool) -> None:

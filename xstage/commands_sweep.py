@@ -27,26 +27,39 @@ def sweep(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="A name from `xstage scenarios`, or a YAML file.")],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Where results go; a sweep that was stopped goes on there."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="Where results go; a sweep that was stopped goes on there. Needed unless --estimate.",
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes; the default is one for each processor.", show_default=False)
+        int | None, typer.Option(help="Processes, 1 or more; one for each processor if left out.", show_default=False)
     ] = None,
     dask: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Use the Dask cluster of this scheduler instead of processes.")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Give up a point that takes longer.", show_default=False)
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Give up a point that takes longer; never if left out.", show_default=False
+        ),
     ] = None,
     max_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="For all processes together, such as '8 GiB'.")
+        str | None,
+        typer.Option(metavar="SIZE", help="For all processes together, such as '8 GiB'; without limit if left out."),
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw it, too: .png, .svg or .pdf, with the table as .csv beside."),
     ] = None,
-    metric: Annotated[str, typer.Option(metavar="COLUMN", help="What to draw.")] = "makespan_us",
-    estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would take.")] = False,
+    metric: Annotated[
+        str, typer.Option(metavar="COLUMN", help="What to draw: a column of the table, such as stall_total_us.")
+    ] = "makespan_us",
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Only say what it would take: points, memory and time.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run every point of a study and write one table of them."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .clock import BETWEEN_LINES_S, PATIENCE_S
 from .output import print_json, show, table, with_common_fields
 
 if TYPE_CHECKING:
@@ -19,8 +20,15 @@ if TYPE_CHECKING:
 Backend = Annotated[
     str, typer.Option(help="Where to measure: cpu (non-temporal stores of this computer's cores), or cuda (GPUs).")
 ]
-Producers = Annotated[int, typer.Option(help="Cores that store at the same time.")]
-Quick = Annotated[bool, typer.Option("--quick", help="In a quarter of the time, less precise.")]
+Producers = Annotated[int, typer.Option(help="cpu: cores that store at the same time, 1 to all of this computer.")]
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick",
+        help="In a quarter of the time, less precise: on cores some 15 s, and up to a minute while other programs run on "
+        "them, as disturbed measurements are made again.",
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Draws the order of measurements, and the programs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Transport = Annotated[
@@ -93,8 +101,15 @@ def validate(
     ops: Annotated[Path | None, typer.Option(help="Write both times of every op to this .parquet file.")] = None,
     producers: Producers = 1,
     quick: Quick = False,
-    programs: Annotated[int | None, typer.Option(help="How many unseen programs to run.", show_default=False)] = None,
-    repeat: Annotated[int, typer.Option(help="Do all of it this many times: does it agree with itself?")] = 1,
+    programs: Annotated[
+        int | None,
+        typer.Option(
+            help="How many unseen programs to run, 1 or more; if left out 120, quick 40, on GPUs 48, quick 12."
+        ),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(help="Do all of it this many times, 1 or more: does it agree with itself?")
+    ] = 1,
     busy: Annotated[bool, typer.Option("--busy", help="And once more while another core is kept busy.")] = False,
     transport: Transport = None,
     gpus: Gpus = None,
@@ -245,11 +260,27 @@ def _interval(bounds: list[float], scale: float, spec: str) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, float], None]]:
-    """A callback that shows on standard error what is being done, if it is a terminal."""
+    """A callback that shows on standard error what is being done: always on a terminal, now and then in a log file."""
     if not sys.stderr.isatty():
-        yield lambda doing, share: None
+        yield _lines(time.monotonic)
         return
     from rich.console import Console
 
     with Console(stderr=True).status("Starting") as status:
-        yield lambda doing, share: status.update(f"{doing[:1].upper()}{doing[1:]}: {100 * share:.0f} %")
+        yield lambda doing, share: status.update(_said(doing, share))
+
+
+def _lines(clock: Callable[[], float]) -> Callable[[str, float], None]:
+    next_line = clock() + PATIENCE_S
+
+    def tell(doing: str, share: float) -> None:
+        nonlocal next_line
+        if (now := clock()) >= next_line:
+            print(_said(doing, share), file=sys.stderr, flush=True)
+            next_line = now + BETWEEN_LINES_S
+
+    return tell
+
+
+def _said(doing: str, share: float) -> str:
+    return f"{doing[:1].upper()}{doing[1:]}: {100 * share:.0f} %"

@@ -69,16 +69,18 @@ class Comparison:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row a policy, with waits by cause, spans by phase and memory traffic in columns of their own."""
+        """One row a policy, with waits by cause, spans by phase, memory traffic and use of roofs in columns of their own."""
         import pandas as pd
 
         flat = []
         for row in self.rows():
             waits, spans, memory = (row.pop(name) or {} for name in ("wait_us", "spans", "memory"))
+            roofs = row.pop("roofs") or ()
             del row["breakdown"], row["phases"]
             row |= {f"wait_{cause}_us": time for cause, time in waits.items()}
             row |= {f"span_{phase}_{name}": value for phase, span in spans.items() for name, value in span.items()}
             row |= {f"memory_{name}": value for name, value in memory.items()}
+            row |= {f"roof_{roof['part']}_use_pct": roof["use_pct"] for roof in roofs}
             flat.append(row)
         return pd.DataFrame(flat)
 
@@ -151,17 +153,19 @@ def compare(
 
 _FOUND = (
     "makespan_us", "sender_visible_us", "remote_visible_us", "stall_total_us", "wait_us", "tensor_core_use_pct",
-    "egress_use_pct", "occupancy_peak_bytes", "memory", "spans", "phases", "breakdown",
+    "egress_use_pct", "occupancy_peak_bytes", "roofs", "memory", "spans", "phases", "breakdown",
 )  # fmt: skip
 
 
 def _found(trace: Trace, machine: Machine) -> dict[str, Any]:
     from .sim import activity
     from .sim.metrics import summarise
+    from .sim.roofs import roofs
 
     metrics = summarise(trace) | {
         "wait_us": activity.waits_us(trace),
         "tensor_core_use_pct": activity.tensor_core_use_pct(trace),
+        "roofs": [roof.as_dict() for roof in roofs(trace, machine)],
         "memory": _memory(trace, machine),
         "phases": activity.phase_windows(trace),
         "breakdown": activity.breakdown(trace),
@@ -199,12 +203,12 @@ def comparison_parts(done: Comparison) -> list[Any]:
     ran = [row for row in rows if row["error"] is None]
     parts: list[Any] = [
         f"{resolved.scenario.name}: {resolved.scenario.question}",
-        f"{resolved.scenario.workload.kind} on {resolved.scenario.workload.gpus} GPUs of {resolved.machine.name}; "
+        f"{resolved.scenario.workload.title}, on {resolved.scenario.workload.gpus} GPUs of {resolved.machine.name}; "
         f"speedups of the makespan over {done.baseline}",
     ]
-    for title, columns, lines in (_times(ran), _ends(ran), _waits(ran), _traffic(ran), _spans(ran)):
-        for one in folded(title, columns, lines):
-            parts += ["", one]
+    for one in comparison_tables(ran):
+        for part in folded(*one):
+            parts += ["", part]
     failed = [(row["policy"], row["error"]) for row in rows if row["error"] is not None]
     if failed:
         parts += ["", table("cannot run", ("policy", "why"), failed)]
@@ -216,8 +220,13 @@ Lines = tuple[str, list[str], list[list[str]]]
 """Title, columns and rows of a table."""
 
 
+def comparison_tables(ran: Rows) -> list[Lines]:
+    """What there is to tell of the policies that ran; a table without rows has nothing to tell."""
+    return [_times(ran), _ends(ran), _roofs(ran), _waits(ran), _traffic(ran), _spans(ran)]
+
+
 def _times(ran: Rows) -> Lines:
-    columns = ["policy", "makespan", "speedup", "stall", "Tensor Cores", "egress", "settings"]
+    columns = ["policy", "makespan", "speedup", "stall", "computing", "egress", "settings"]
     lines = [
         [
             row["policy"],
@@ -232,7 +241,19 @@ def _times(ran: Rows) -> Lines:
     ]
     if not any(line[-1] for line in lines):
         columns, lines = columns[:-1], [line[:-1] for line in lines]
-    return "us; stall summed over simulated lanes; use of Tensor Cores and egress", columns, lines
+    title = "us; stall summed over lanes; Tensor Core lanes that compute, egress in use"
+    return title, columns, lines
+
+
+def _roofs(ran: Rows) -> Lines:
+    """How much of the makespan each part of a GPU needs for what it did."""
+    parts = dict.fromkeys(roof["part"] for row in ran for roof in row["roofs"])
+    lines = []
+    for row in ran:
+        use = {roof["part"]: f"{roof['use_pct']:.1f} %" for roof in row["roofs"]}
+        lines.append([row["policy"], *(use.get(part, "") for part in parts)])
+    title = "what a rank did (FLOPs: had to do), against the most that its GPU could do"
+    return title, ["policy", *parts], lines if parts else []
 
 
 def _ends(ran: Rows) -> Lines:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-CACHE_ADVICE = "name a folder for it in NUMBA_CACHE_DIR"
+from .sweeps.compilation import CACHE_ADVICE, cache_folders, engine_is_compiled
+
 PACKAGES = ("numpy", "simpy", "numba", "scipy", "pandas", "pyarrow", "matplotlib", "networkx", "pydantic", "typer")
 
 
@@ -66,29 +66,11 @@ def _processors() -> Iterator[Check]:
     yield Check("processors", f"{allowed} that this process may use, of {os.cpu_count()}")
 
 
-def engine_is_compiled() -> bool:
-    """Whether an earlier run has left compiled code of this engine behind; False means that the next run compiles it."""
-    from .sim import engine_compiled
-
-    source = Path(engine_compiled.__file__)
-    changed = source.stat().st_mtime
-    kept = (index for folder in _cache_folders() for index in folder.glob(f"{source.stem}.*.nbi"))
-    return any(index.stat().st_mtime >= changed for index in kept)
-
-
-def announce_compilation() -> None:
-    """Say on standard error that the next run compiles the engine first, if so."""
-    if engine_is_compiled():
-        return
-    how_often = "once for this installation" if _cache_folders() else f"as each process must ({CACHE_ADVICE})"
-    print(f"Compiling the engine, {how_often}: 20 s to a minute", file=sys.stderr)
-
-
 def _compiled_engine() -> Iterator[Check]:
     try:
         import numba
 
-        folders = _cache_folders()
+        folders = cache_folders()
     except ImportError as error:
         yield Check("compiled engine", f"cannot be loaded: {error}", ok=False)
         return
@@ -99,14 +81,6 @@ def _compiled_engine() -> Iterator[Check]:
         yield Check("compiled engine", f"{state}, {where} {folder}")
     if not folders:
         yield Check("compiled engine", f"compiled by each process anew: nothing can be written; {CACHE_ADVICE}")
-
-
-def _cache_folders() -> list[Path]:
-    """Where numba keeps the compiled engine."""
-    from .sim import engine_compiled
-
-    folders = (f.stats.cache_path for f in vars(engine_compiled).values() if hasattr(f, "stats"))
-    return sorted({Path(folder) for folder in folders if folder})
 
 
 def _gpu() -> Iterator[Check]:

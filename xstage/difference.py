@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from .difference_sweeps import Points
+
 LONGEST_CELL = 60
 
 
 @dataclass(frozen=True, repr=False)
 class Difference:
-    """What differs between `old` and `new`, two things of one `kind`. `compared` counts the values looked at."""
+    """What differs between `old` and `new`, two things of one `kind`. `compared` counts the values looked at; two sweeps
+    are compared at the `points` that both have."""
 
     kind: str
     old: str
@@ -29,10 +32,16 @@ class Difference:
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
     timing: dict[str, float]
+    points: Points | None = None
 
     def __bool__(self) -> bool:
         """Whether anything differs."""
-        return bool(self.changes)
+        return bool(self.changes) or not self.same_points
+
+    @property
+    def same_points(self) -> bool:
+        """Whether two sweeps have the same points; what is no sweep has none."""
+        return self.points is None or not (self.points.old_only or self.points.new_only)
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage diff --json`, without the fields that all answers share."""
@@ -44,7 +53,7 @@ class Difference:
             "different": len(self.changes),
             "differences": [asdict(change) for change in self.changes],
             "notes": list(self.notes),
-        }
+        } | ({} if self.points is None else {"points": asdict(self.points)})
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -81,16 +90,18 @@ def diff(old: Comparable, new: Comparable) -> Difference:
             f"is a {other.kind}, and {one.name} is a {one.kind}", field="new", value=other.name,
             allowed=f"two of one kind, here another {one.kind}",
         )  # fmt: skip
-    count, changes, notes = compared(one, other)
+    count, changes, notes, points = compared(one, other)
     timing = {"wall_s": time.perf_counter() - started}
-    return Difference(one.kind, one.name, other.name, count, tuple(changes), tuple(notes), timing)
+    return Difference(one.kind, one.name, other.name, count, tuple(changes), tuple(notes), timing, points)
 
 
 def difference_parts(found: Difference) -> list[Any]:
     """The same for a person."""
     same = found.compared - len(found.changes)
-    if not found.changes:
+    if not found.changes and found.same_points:
         return [f"{found.old} and {found.new} are the same {found.kind}: {same} values are equal.", *found.notes]
+    if not found.changes:
+        return [f"{found.old} and {found.new} are equal{_shared(found)}, in {same} columns.", *found.notes]
     head = f"{found.old} (old) and {found.new} (new), each a {found.kind}: {len(found.changes)} of {found.compared}"
     of_points = any(change.points is not None for change in found.changes)
     columns = ("what", "old", "new", "relative", *(("points", "largest at") if of_points else ()))
@@ -99,7 +110,13 @@ def difference_parts(found: Difference) -> list[Any]:
          *(("" if change.points is None else change.points, change.at or "") if of_points else ()))
         for change in found.changes
     ]  # fmt: skip
-    return [f"{head} {'columns' if of_points else 'values'} differ.", "", table("", columns, rows), *found.notes]
+    what = f"columns differ{_shared(found)}" if of_points else "values differ"
+    return [f"{head} {what}.", "", table("", columns, rows), *found.notes]
+
+
+def _shared(found: Difference) -> str:
+    """Where two sweeps were compared, if not at all their points."""
+    return "" if found.points is None or found.same_points else f" at the {found.points.both} points that both have"
 
 
 def _cell(value: Any) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .difference_change import Change, relative_pct, same
-from .difference_sweeps import FILE, compare_tables, read_table
+from .difference_sweeps import FILE, Points, compare_tables, read_table
 from .scenarios.any_file import find_entry
 from .scenarios.catalogue import entries
 from .scenarios.loader import Resolved, load
@@ -78,8 +78,8 @@ def source_of(given: Comparable) -> Source:
     raise InputError("cannot be compared", field="type", value=type(given).__name__, allowed=ALLOWED)
 
 
-def compared(one: Source, other: Source) -> tuple[int, list[Change], list[str]]:
-    """How many values were looked at, what differs, and what else there is to say."""
+def compared(one: Source, other: Source) -> tuple[int, list[Change], list[str], Points | None]:
+    """How many values were looked at, what differs, what else there is to say, and the points of two sweeps."""
     if one.table is not None and other.table is not None:
         return compare_tables((one.name, one.table), (other.name, other.table))
     names = {**one.values, **other.values}
@@ -88,7 +88,7 @@ def compared(one: Source, other: Source) -> tuple[int, list[Change], list[str]]:
     notes = []
     if one.program is not None and other.program is not None:
         notes = ["", *one.program.diff(other.program)]
-    return len(names), changes, notes
+    return len(names), changes, notes, None
 
 
 def _named(name: str) -> Source:
@@ -117,7 +117,7 @@ def _entry(name: str) -> Source:
     from .scenarios.machine_files import load_machine
     from .scenarios.study import load_study
 
-    entry = find_entry(name)
+    entry = find_entry(name, ALLOWED)
     if entry.kind == "scenario":
         return _scenario(load(name), name)
     if entry.kind == "machine":

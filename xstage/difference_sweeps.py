@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,19 @@ def read_table(folder: Path) -> pd.DataFrame:
     return table
 
 
-def compare_tables(old: tuple[str, pd.DataFrame], new: tuple[str, pd.DataFrame]) -> tuple[int, list[Change], list[str]]:
-    """How many columns were compared, those that differ at some point, and what is not in both.
+@dataclass(frozen=True)
+class Points:
+    """How many points two sweeps have in common, which are those that are compared, and how many only one of them has."""
+
+    both: int
+    old_only: int
+    new_only: int
+
+
+def compare_tables(
+    old: tuple[str, pd.DataFrame], new: tuple[str, pd.DataFrame]
+) -> tuple[int, list[Change], list[str], Points]:
+    """How many columns were compared, those that differ at some point, what is not in both, and how many points are.
 
     Raises `InputError` if the two vary different keys.
     """
@@ -59,7 +71,8 @@ def compare_tables(old: tuple[str, pd.DataFrame], new: tuple[str, pd.DataFrame])
     if only:
         notes.append(f"In one of the two only: {', '.join(only)}.")
     changes = [change for name in columns if (change := _column(both, name, axes)) is not None]
-    return len(columns), changes, ["", *notes] if notes else []
+    points = Points(len(both), len(before) - len(both), len(after) - len(both))
+    return len(columns), changes, ["", *notes] if notes else [], points
 
 
 def _values(table: pd.DataFrame) -> pd.DataFrame:

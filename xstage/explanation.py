@@ -20,6 +20,7 @@ from .api import resolved_scenario
 from .counted_progress import Report, unreported
 from .output import parts_html, table
 from .reruns import Given, choices_of, chosen_policies, own_policy, simulated, under_policy
+from .run_answer import what_runs
 from .scenarios.loader import Resolved
 from .sim import waterfall
 from .sim.checked import closest
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 SMALL_PCT = 1.0
 """Below this share of the makespan, removing a limit is not worth a recommendation."""
 BAR_WIDTH = 40
+BELOW_ZERO = "Below 0: without that limit the scenario takes longer; it happens to order stores or tiles well."
 L2_CACHE = "l2_cache"
 WAVES = "expert_wave"
 """The policy that crosses fewest experts."""
@@ -86,14 +88,16 @@ def _in_time(scenario: Scenario) -> Scenario | None:
     return _undisturbed("late_gpu")(workload or scenario) or workload
 
 
-def _unlimited(number: str) -> Callable[[Machine], Machine | None]:
-    """With a number of the compute part so large that it limits nothing; None where the machine does not have it."""
+def _unlimited(*numbers: str) -> Callable[[Machine], Machine | None]:
+    """With numbers of the compute part so large that they limit nothing; None where the machine has none of them."""
 
     def change(machine: Machine) -> Machine | None:
-        known = getattr(machine.compute, number)
-        if known is None:
+        known = {number: value for number in numbers if (value := getattr(machine.compute, number)) is not None}
+        if not known:
             return None
-        compute = {number: known.model_copy(update={"value": waterfall.WITHOUT_LIMIT})}
+        compute = {
+            number: value.model_copy(update={"value": waterfall.WITHOUT_LIMIT}) for number, value in known.items()
+        }
         return machine.model_copy(update={"compute": machine.compute.model_copy(update=compute)})
 
     return change
@@ -121,6 +125,12 @@ LIMITS = (
         machine=_unlimited("l2"),
     ),
     Limit("hbm", "bandwidth of HBM", "an HBM without limit", machine=_unlimited("hbm_rate")),
+    Limit(
+        "l2_feed",
+        "what SMs take in from L2",
+        "an L2 that feeds every SM as fast as it multiplies",
+        machine=_unlimited("l2_throughput", "sm_feed", "sm_port", "l2_rate"),
+    ),
     Limit("imbalance", "routing imbalance", "balanced routing", scenario=_with(lambda w: w.without_imbalance())),
     Limit(
         "sending", "what the schedule does to send", "nothing to send", scenario=_with(lambda w: w.without_sending())
@@ -183,14 +193,21 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """What to look at first, or that there is nothing."""
-        largest, total = self.largest, self.total_ps
-        if largest is None or 100 * largest.ps < SMALL_PCT * total:
+        largest = self.largest
+        if largest is None or not self._matters(largest):
             return f"No limit costs {SMALL_PCT:g} % of the time: computation and the order of tiles set it."
-        return (
-            f"The largest removable part is {largest.cause}: {largest.ps / PS_PER_US:.3f} us, "
-            f"{100 * largest.ps / total:.1f} % of the makespan, gone with {largest.removed}."
-            + (self._of_weights() if largest.name == L2_CACHE else "")
-        )
+        said = f"The largest removable part is {self._told(largest)}, gone with {largest.removed}."
+        weights = next((bar for bar in self.bars if bar.name == L2_CACHE), None)
+        if weights is not None and self._matters(weights):
+            said += "" if weights is largest else f" Also: {self._told(weights)}."
+            said += self._of_weights()
+        return said
+
+    def _matters(self, bar: Bar) -> bool:
+        return 100 * bar.ps >= SMALL_PCT * self.total_ps
+
+    def _told(self, bar: Bar) -> str:
+        return f"{bar.cause}: {bar.ps / PS_PER_US:.3f} us, {100 * bar.ps / self.total_ps:.1f} % of the makespan"
 
     def _of_weights(self) -> str:
         """How often tiles find their weights in the L2 cache, and under expert waves, which cross fewest experts."""
@@ -342,27 +359,32 @@ def _run(resolved: Resolved, removed: Sequence[Limit]) -> Trace:
 def explanation_parts(done: Explanation) -> list[Any]:
     """The waterfall for a person."""
     scenario, total = done.resolved.scenario, done.total_ps
+    # A part is longer than the whole where another is below 0.
+    longest = max([total, *(abs(bar.ps) for bar in done.bars)])
     rows = [
         (
             bar.cause,
             f"{bar.ps / PS_PER_US:.3f}",
             f"{100 * bar.ps / max(1, total):.1f} %",
             "" if bar.alone_ps is None else f"{bar.alone_ps / PS_PER_US:.3f}",
-            _drawn(bar.ps, total),
+            _drawn(bar.ps, longest),
         )
         for bar in done.bars
     ]
+    slower = any(bar.ps < 0 or (bar.alone_ps or 0) < 0 for bar in done.bars)
     rows.append(("makespan", f"{total / PS_PER_US:.3f}", "100.0 %", "", ""))
     return [
         f"{scenario.name}: {scenario.question}",
-        f"{scenario.workload.kind} on {scenario.workload.gpus} GPUs of {done.resolved.machine.name}",
+        f"{what_runs(scenario.workload)}, on {scenario.workload.gpus} GPUs of {done.resolved.machine.name}",
         "",
         table("limits removed one after the other, then what is left", ("", "us", "share", "alone", ""), rows),
+        *(["", BELOW_ZERO] if slower else []),
         "",
         done.sentence,
     ]
 
 
-def _drawn(ps: int, total: int) -> str:
-    length = round(BAR_WIDTH * abs(ps) / max(1, total))
-    return ("█" if ps >= 0 else "░") * (length or int(ps != 0 and 200 * abs(ps) >= total))
+def _drawn(ps: int, longest: int) -> str:
+    """A bar of at most `BAR_WIDTH`; a half per cent is seen, and so is whatever is below 0."""
+    least = int(ps < 0 or 200 * ps >= longest > 0)
+    return ("█" if ps >= 0 else "░") * max(least, round(BAR_WIDTH * abs(ps) / max(1, longest)))

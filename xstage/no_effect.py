@@ -116,9 +116,24 @@ def _same_run(trace: Trace, fabric: Fabric) -> str | None:
     if trace.wall_s > SHORT_S:
         return None
     outcome = simulate(trace.program, fabric, trace.engine, "off").outcome  # type: ignore[arg-type]
-    if same_outcome(outcome, trace.outcome):
-        return "it holds nothing up here, all times are the same without it"
-    return None
+    if not same_outcome(outcome, trace.outcome):
+        return None
+    return _full_first(trace, fabric) or "it holds nothing up here, all times are the same without it"
+
+
+def _full_first(trace: Trace, other: Fabric) -> str | None:
+    """Which room stores wait for, if it is not the one that differs from `other`; their times are the same with both."""
+    if not trace.outcome.lanes["stall_ps"].any():
+        return None
+    mine = trace.fabric
+    same_sm, same_gpu = (
+        np.array_equal(one, its)
+        for one, its in ((mine.capacity_sm, other.capacity_sm), (mine.capacity_gpu, other.capacity_gpu))
+    )
+    if same_sm == same_gpu:
+        return None
+    room, key = ("stage of an SM", "capacity_sm") if same_sm else ("stage of the GPU", "capacity_gpu")
+    return f"stores wait for room in the {room}, which is full first; see machine.stage.{key}"
 
 
 def same_outcome(one: Outcome, other: Outcome) -> bool:

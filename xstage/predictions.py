@@ -177,9 +177,11 @@ def predicted(rows: list[dict[str, Any]], workers: int = 1, progress: Report = u
     questions = {(row["machine"], found.case): None for row, found in zip(rows, maps, strict=True) if found.case}
     order = ordered(questions)
     found: dict[Any, Answer] = {}
+    whole, done = sum(_size(case) for _, case in order), 0.0
     for position, reply in answers([(machines[name], case) for name, case in order if case], workers):
         found[order[position]] = reply
-        progress(len(found), len(order))
+        done += _size(order[position][1])
+        progress(len(found), len(order), done / whole)
     return [
         _row(row, one, found.get((row["machine"], one.case)) if one.case else None)
         for row, one in zip(rows, maps, strict=True)
@@ -250,10 +252,10 @@ def _by_call(question: tuple[str, Any]) -> str:
 
 
 def _size(case: Any) -> float:
-    """Grows with what a case takes to simulate."""
+    """About what a case takes to simulate, in the time of a row that an expert gets; the rest is what any case takes."""
     shape = case.shape
     if hasattr(shape, "topk"):
-        return float(shape.tokens * shape.topk * shape.ranks)
+        return float(40_000 + shape.tokens * shape.topk * shape.ranks)
     if hasattr(shape, "head_dim"):
-        return float(shape.tokens * shape.local_heads * shape.ranks * shape.batch) / 4
-    return float(shape.m * shape.ranks)
+        return float(shape.tokens * shape.local_heads * shape.ranks * shape.batch) / 50
+    return 20_000 + 2.5 * float(shape.m * shape.ranks)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from .comparison import comparison_tables
 from .plots.html_page import Code, Page, Picture, Section, Table, facts, table_of
 from .report_layers import layer_page
 from .report_paper import calls_page, leads_page, tiles_page
+from .run_answer import roof_table
 
 Answer = dict[str, Any]
 
@@ -36,15 +38,16 @@ def _run_page(answer: Answer) -> Page:
 
     roles = roles_table(answer["roles"])
     spans = pd.DataFrame([{"phase": phase, **found} for phase, found in answer["spans"].items()])
-    lead = f"The makespan is {answer['makespan_us']:.1f} µs" + _stalled(answer["roles"])
+    lead = f"The makespan is {answer['makespan_us']:.1f} µs" + _stalled(answer["roles"]) + _nearest_roof(answer)
     pictures = [
         Picture(roles_figure(roles, answer["makespan_us"]), "Where the time of a lane goes, the mean of each role.")
     ]
-    found = _rest(answer, ("roles", "spans", "warnings", "trace"))
+    found = _rest(answer, ("roles", "spans", "roofs", "warnings", "trace"))
     sections = [
         Section(
             "Where the time goes", [*answer.get("warnings", []), *pictures, table_of("mean of a role's lanes", roles)]
         ),
+        *_against_roofs(answer),
         Section("How long tasks take", [table_of("from a task's first op to its last", spans)]),
         Section("Totals", [facts("", found)]),
     ]
@@ -60,15 +63,26 @@ def _stalled(roles: Mapping[str, Any]) -> str:
     return f". Lanes of role {worst} wait longest for room in the stage: {roles[worst]['stall_mean_us']:.1f} µs in the mean."
 
 
+def _nearest_roof(answer: Answer) -> str:
+    """Which part of a GPU has least to spare; nothing in answers that were written before roofs were in them."""
+    nearest = max(answer.get("roofs", []), key=lambda roof: roof["use_pct"], default=None)
+    return (
+        ""
+        if nearest is None
+        else f" The nearest roof is {nearest['part']}: {nearest['use_pct']:.0f} % of the makespan."
+    )
+
+
+def _against_roofs(answer: Answer) -> list[Section]:
+    return [Section("Against the roofs", [Table(*roof_table(answer["roofs"]))])] if answer.get("roofs") else []
+
+
 def _comparison_page(answer: Answer) -> Page:
     from .plots.run_figures import makespans_figure
     from .plots.schedule_figures import breakdown_figure
 
     ran = [row for row in answer["policies"] if row["error"] is None]
-    rows = pd.DataFrame([_flat(row, ("phases", "breakdown", "spans")) for row in ran])
-    spans = pd.DataFrame(
-        [{"policy": row["policy"], "phase": phase, **span} for row in ran for phase, span in row["spans"].items()]
-    )
+    rows = pd.DataFrame([{name: row[name] for name in ("policy", "makespan_us")} for row in ran])
     failed = [(row["policy"], row["error"]) for row in answer["policies"] if row["error"] is not None]
     breakdown = pd.DataFrame([{"policy": row["policy"], **part} for row in ran for part in row["breakdown"]])
     lead = "None of the policies could run."
@@ -82,12 +96,23 @@ def _comparison_page(answer: Answer) -> Page:
         Picture(breakdown_figure(breakdown), "Stall and waits, the mean of a role's lanes."),
     ] if ran else []  # fmt: skip
     sections = [
-        Section("Policies", [*pictures, table_of("", rows)]),
-        Section("How long tasks take", [table_of("from a task's first op to its last", spans)]),
+        Section("Policies", [*pictures, *(_sortable(*one) for one in comparison_tables(ran) if one[-1])]),
     ]
     if failed:
         sections.append(Section("What cannot run", [Table("", ("policy", "why"), failed)]))
     return Page(f"Policies of {answer['scenario']} on {answer['machine']}", "xstage compare", lead, sections)
+
+
+def _sortable(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    """A table of text in which numbers are numbers, so that they sort as such."""
+    return Table(title, columns, [[_number(text) for text in line] for line in lines])
+
+
+def _number(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _explanation_page(answer: Answer) -> Page:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 OF_SCENARIOS = ("run", "compare", "explain", "tune")
 """Commands whose first word is a scenario."""
 SUFFIXES = (".html", ".htm")
+ALLOWED = "what a command prints with --json, a trace as .parquet, or the folder of a sweep"
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,7 @@ def page_of(source: Path) -> Page:
 
         return _with_end(sweep_page(source), source, None)
     if not source.exists():
-        raise InputError(
-            "is not there", field="PATH", value=str(source), allowed="a .json or .parquet file, or a folder"
-        )
+        raise InputError("is not there", field="PATH", value=str(source), allowed=ALLOWED)
     with source.open("rb") as stream:
         begins = stream.read(64)
     if begins.startswith(b"PAR1"):
@@ -99,10 +98,12 @@ def page_of(source: Path) -> Page:
 def _answer(source: Path) -> dict[str, Any]:
     try:
         found = json.loads(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"is neither a trace nor an answer of --json: {error}", file=str(source)) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=str(source)) from None
+    except ValueError:
+        found = None
     if not isinstance(found, dict) or "schema_version" not in found:
-        raise InputError("is no answer of --json", file=str(source), allowed="an object with schema_version")
+        raise InputError("is no answer of --json", file=str(source), allowed=ALLOWED)
     return found
 
 

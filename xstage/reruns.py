@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .scenarios.loader import Resolved
 from .scenarios.workloads import WORKLOADS
-from .sim.checked import closest
+from .sim.checked import closest, nowhere
 from .sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ Parameters = dict[str, Any]
 
 
 def with_workload(resolved: Resolved, workload: Workload) -> Resolved:
-    """The scenario with another workload of the same kind."""
-    return replace(resolved, scenario=resolved.scenario.model_copy(update={"workload": workload}))
+    """The scenario with another workload of the same kind, which is not what was written."""
+    scenario = resolved.scenario.model_copy(update={"workload": workload})
+    return replace(resolved, scenario=scenario, places=nowhere)
 
 
 def simulated(
@@ -40,8 +41,7 @@ def simulated(
 
 def choices_of(resolved: Resolved) -> Mapping[str, PolicyChoice]:
     """The policies of the scenario's workload, its own first. Raises `InputError` where there is nothing to choose."""
-    workload = resolved.scenario.workload
-    choices = workload.policies(resolved.machine)
+    workload, choices = resolved.scenario.workload, resolved.policies()
     if not choices:
         having = sorted(kind for kind, model in WORKLOADS.items() if "policy" in model.model_fields)
         raise InputError("has no policies", field="workload.kind", value=workload.kind, allowed=having)
@@ -52,7 +52,7 @@ def choices_of(resolved: Resolved) -> Mapping[str, PolicyChoice]:
 def chosen_policies(
     choices: Mapping[str, PolicyChoice], policies: Sequence[str] | None, field: str = "policies"
 ) -> list[str]:
-    """The names asked for, or all. Raises `InputError` for one that there is not, or for none."""
+    """The names asked for, or all. Raises `InputError` for one that there is not or that is given twice, or for none."""
     if policies is None:
         return list(choices)
     for name in policies:
@@ -60,9 +60,11 @@ def chosen_policies(
             raise InputError(
                 f"is no policy of this workload{closest(name, choices)}", field=field, value=name, allowed=choices
             )
+        if policies.count(name) > 1:
+            raise InputError("is given twice", field=field, value=name)
     if not policies:
         raise InputError("names no policy", field=field, allowed=choices)
-    return list(dict.fromkeys(policies))
+    return list(policies)
 
 
 def own_policy(resolved: Resolved) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,12 +71,15 @@ def run_parts(run: Run) -> list[Any]:
         facts.append(("rows of the busiest rank", f"{placed} times the mean; {in_order} with experts in order"))
     parts: list[Any] = [
         f"{scenario.name}: {scenario.question}",
-        f"{scenario.workload.kind} on {scenario.workload.gpus} GPUs of {run.resolved.machine.name}, {run.engine} engine",
+        f"{what_runs(scenario.workload)}, on {scenario.workload.gpus} GPUs of {run.resolved.machine.name}, "
+        f"{run.engine} engine",
         *_one_of_many(scenario.workload),
         "",
         table("", ("", ""), facts),
         "",
     ]
+    if roofs := metrics["roofs"]:
+        parts += [table(*roof_table(roofs)), ""]
     roles, spans = metrics["roles"], metrics["spans"]
     causes = sorted({cause for role in roles.values() for cause in role["wait_mean_us"]})
     by_role = [
@@ -90,6 +94,25 @@ def run_parts(run: Run) -> list[Any]:
     if by_phase:
         parts += ["", table("how long a task takes, us, by phase", ("phase", "tasks", "median", "95 %"), by_phase)]
     return parts
+
+
+def roof_table(roofs: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[str], list[list[str]]]:
+    """Title, columns and rows of the roofs of a run."""
+    title = "what a rank did, against the most that its GPU could do, mean"
+    columns = ("part", "did", "rate", "at most", "at least, us", "of the makespan")
+    rows = []
+    for roof in roofs:
+        is_work = roof["unit"] == "FLOP"
+        amount = f"{roof['amount'] / 1e12:.3f} TFLOP" if is_work else f"{roof['amount'] / 1e9:.3f} GB"
+        rate, suffix = ("tflops", "TFLOPS") if is_work else ("gbs", "GB/s")
+        rates = [f"{roof[f'{what}_{rate}']:.1f} {suffix}" for what in ("achieved", "most")]
+        rows.append([roof["part"], amount, *rates, f"{roof['least_us']:.3f}", f"{roof['use_pct']:.1f} %"])
+    return title, columns, rows
+
+
+def what_runs(workload: Workload) -> str:
+    """The workload in a few words, with its policy."""
+    return workload.title + (f", policy {workload.policy_name}" if workload.policy_name else "")
 
 
 def _one_of_many(workload: Workload) -> list[str]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 REFERENCE_EVENTS = {"compiled": 300_000, "simpy": 10_000}
 """About how many events the timed run has."""
+REFERENCE_S = 0.1  # it is repeated if it is shorter
 EVENTS_OF_STORE = 2  # of each granule, beside one a port: it drains, and its lane goes on
 EVENTS_OF_SIGNAL = 3  # and it is seen
 EVENTS_OF_LOAD = 3  # beside those of replies: the request leaves and arrives, and the load ends
@@ -67,7 +68,8 @@ class Built(Resolved):
     def of(cls, resolved: Resolved) -> Built:
         started = time.perf_counter()
         made = resolved.program(), resolved.fabric()
-        return cls(resolved.scenario, resolved.machine, made, time.perf_counter() - started)
+        took = time.perf_counter() - started
+        return cls(resolved.scenario, resolved.machine, made, took, places=resolved.places)
 
     def program(self) -> Program:
         return self.built[0]
@@ -99,7 +101,10 @@ def estimate_run(resolved: Resolved, engine: str | None = None, trace: str | Non
 
 
 def expected_s(built: Built, engine: str | None = None) -> float:
-    """Seconds that the engine will take for a schedule, by timing it on a short one on the same fabric."""
+    """Seconds that the engine will take for a schedule, by timing it on a short one on the same fabric.
+
+    What it takes to compile the engine, or to load it, is not in it.
+    """
     from .sim.execute import simulate
     from .sweeps.task import warm_up
 
@@ -109,17 +114,20 @@ def expected_s(built: Built, engine: str | None = None) -> float:
     program, fabric = _reference(built, REFERENCE_EVENTS[chosen], MOST_IN_FLIGHT[chosen])
     if chosen == "compiled":
         warm_up()
-    started = time.perf_counter()
-    done = simulate(program, fabric, chosen, "off")  # type: ignore[arg-type]
-    return built.events * (time.perf_counter() - started) / max(1, done.outcome.events)
+    events, took, started = 0, 0.0, time.perf_counter()
+    while took < REFERENCE_S:
+        events += max(1, simulate(program, fabric, chosen, "off").outcome.events)  # type: ignore[arg-type]
+        took = time.perf_counter() - started
+    return built.events * took / events
 
 
 def estimate_parts(found: RunEstimate) -> list[Any]:
     """An estimate for a person."""
+    building = f"{found.build_s:.2g} s to build the schedule"
     rows = [
         ("ops", f"{found.ops}, and {found.granules} granules"),
         ("events", f"about {found.events:.3g}"),
-        ("time", f"about {found.wall_s:.3g} s, of which {found.build_s:.2g} s to build the schedule"),
+        ("time", f"about {found.wall_s:.3g} s, of which {building}, once the engine is loaded"),
         ("memory", f"about {format_size(found.memory_bytes)}"),
     ]
     return [table("", ("", ""), rows)]

@@ -94,7 +94,9 @@ def measure(bench: Bench, plan: Plan, rng: np.random.Generator, progress: Progre
     quiet: list[_Round] = []
     usual = np.inf
     while len(quiet) < plan.rounds and len(rounds) < MOST_ROUNDS * plan.rounds:
-        progress(f"calibrating with {bench.producers} producer{'s' * (bench.producers > 1)}", len(quiet) / plan.rounds)
+        doing = f"calibrating with {bench.producers} producer{'s' * (bench.producers > 1)}"
+        progress(doing + disturbed_so_far(len(rounds) - len(quiet), len(rounds), "rounds"),
+                 max(len(quiet) / plan.rounds, len(rounds) / (MOST_ROUNDS * plan.rounds)))  # fmt: skip
         rounds.append(_round(bench, plan, rng))
         usual = usual_pace_ns([r.pace_ns for r in rounds])
         quiet = [r for r in rounds if r.pace_ns <= PACE_LIMIT * usual and not r.disturbed]
@@ -136,6 +138,11 @@ class _Round:
     alone_ns: Array
     outliers: float  # share of isolated bursts that took over twice their centre
     disturbed: bool  # something else took a core away, again and again
+
+
+def disturbed_so_far(disturbed: int, of: int, what: str) -> str:
+    """Why it takes longer than usual, for whoever waits; nothing where nothing was disturbed."""
+    return f" ({disturbed} of {of} {what} disturbed, to be made up for)" if disturbed else ""
 
 
 def usual_pace_ns(paces_ns: Sequence[float]) -> float:

@@ -22,7 +22,7 @@ from ...sim.trace import Trace
 from ..measuring import DisturbedError, Progress, silent
 from .bench import Bench, Steps
 from .lower import LoweredLane, lower
-from .microbenchmark import MOST_ROUNDS, PACE_LIMIT, usual_pace_ns
+from .microbenchmark import MOST_ROUNDS, PACE_LIMIT, disturbed_so_far, usual_pace_ns
 from .onto_cores import judged_ops
 from .small_bursts import LEAD_NS, pace_ns_of, small_bursts
 from .tables import CoreTables
@@ -61,7 +61,9 @@ def replay(
     quiet = runs
     turns, fewest = 0, 0
     while fewest < repeats and turns < MOST_ROUNDS * repeats:
-        progress(f"replaying {len(traces)} programs", fewest / repeats)
+        ran, kept = turns * len(traces), sum(len(each) for each in quiet)
+        progress(f"replaying {len(traces)} programs" + disturbed_so_far(ran - kept, ran, "runs"),
+                 max(fewest / repeats, turns / (MOST_ROUNDS * repeats)))  # fmt: skip
         for i in rng.permutation(len(traces)).tolist():
             runs[i].append(prepared[i].run(bench))
         paces = np.array([run.pace_ns for each in runs for run in each])

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ...sim.checked import closest
 from ...sim.errors import InputError
-from ..document import shown_name
+from ..document import read_text, shown_name
 from .schema import Column, names
 
 File = Path | Traversable
@@ -31,15 +31,7 @@ class Line:
 def read_lines(file: File) -> tuple[list[str], list[Line]]:
     """Header and rows. Raises `InputError` if the file cannot be read, or a row has other columns than the header."""
     shown = shown_name(file)
-    try:
-        text = file.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError("no such file", file=shown) from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8 text (byte {error.start})", file=shown) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", file=shown) from None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(read_text(file, "utf-8-sig"), newline=""), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
         if not header:

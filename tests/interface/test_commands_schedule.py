@@ -1,6 +1,7 @@
 """compare, explain and tune: the contract, bars that add up, and a search that finds what a sweep finds."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from xstage.scenarios.loader import load
@@ -8,7 +9,7 @@ from xstage.scenarios.loader import load
 import xstage as xs
 from xstage.cli import main
 from xstage.counted_progress import _lines
-from xstage.explanation import LIMITS
+from xstage.explanation import BAR_WIDTH, LIMITS, Bar, explanation_parts
 from xstage.reruns import with_workload
 from xstage.tuning import tuning_parts
 
@@ -107,6 +108,16 @@ def test_an_unknown_policy_is_refused_with_the_known_ones(command, answer):
     assert "expert_wave" in found["error"]["allowed"] and "alternating" in found["error"]["allowed"]
 
 
+@pytest.mark.parametrize(
+    "names, said",
+    [("split,", "has an empty name: 'split,'"), ("", "has an empty name"), ("split,split", "is given twice")],
+)
+@pytest.mark.parametrize("command", ["compare", "tune"])
+def test_an_empty_name_and_one_given_twice_are_refused(command, names, said, answer):
+    code, found = answer(command, "megamoe-flash-wave", "--policies", names)
+    assert code == 2 and said in found["error"]["message"]
+
+
 @pytest.mark.parametrize("command", ["compare", "tune"])
 def test_a_workload_without_policies_is_refused(command, answer):
     code, found = answer(command, "isolated-burst")
@@ -138,7 +149,12 @@ def test_bars_add_up_to_the_makespan_in_any_order(order):
 
 
 def test_a_limit_that_is_not_there_has_no_bar():
-    assert [bar.name for bar in xs.explain(MEGAMOE).bars if bar.removed] == ["capacity", "drain_rate", "latency"]
+    assert [bar.name for bar in xs.explain(MEGAMOE).bars if bar.removed] == [
+        "capacity",
+        "drain_rate",
+        "latency",
+        "l2_feed",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +209,7 @@ def test_crossing_experts_costs_weights_that_are_read_again(losing):
     """Interleaving reads large experts' weights again and again; waves read each once, and so take less by just that bar."""
     interleaved, wave = losing
     reread = next(bar for bar in interleaved.bars if bar.name == "l2_cache")
-    assert interleaved.largest is reread
+    assert reread.cause in interleaved.sentence
     assert reread.ps == pytest.approx(interleaved.total_ps - wave.total_ps, rel=0.1)
     assert 0.94 < wave.total_ps / interleaved.total_ps < 0.98
     assert "weights read again (L2 cache misses)" in interleaved.sentence
@@ -234,6 +250,16 @@ def test_a_person_sees_bars_and_a_sentence(capsys):
     out = capsys.readouterr().out
     assert "█" in out and "makespan" in out
     assert "The largest removable part is finite drain rate (R)" in out
+    assert "Below 0" not in out
+
+
+def test_a_limit_whose_removal_makes_it_slower_is_drawn_otherwise_and_said_to_be_so():
+    """Its bar is negative, so another one is longer than the makespan, and still no longer than the room for bars."""
+    bars = (Bar("latency", "latency", -40_000, "no latency", -40_000), Bar("busy", "work", 140_000))
+    done = replace(xs.explain("periodic-train"), total_ps=100_000, bars=bars)
+    slower, left, _ = explanation_parts(done)[3].columns[-1].cells
+    assert (slower.plain, left.plain) == ("░" * round(BAR_WIDTH * 40 / 140), "█" * BAR_WIDTH)
+    assert any("Below 0: without that limit the scenario takes longer" in str(part) for part in explanation_parts(done))
 
 
 # tune -----------------------------------------------------------------------------------------------------------------
@@ -319,11 +345,32 @@ def test_a_person_sees_what_to_change(capsys):
 
 
 def test_a_log_gets_a_line_after_two_seconds_and_then_now_and_then(capsys):
-    now = iter([0.0, 1.0, 4.0, 5.0, 20.0, 40.0])
+    """What the first run takes, with compilation before it, is not in the rate."""
+    now = iter([0.0, 9.0, 10.0, 21.0, 49.0, 90.0])
     report = _lines("Tuning x", lambda: next(now))
     for done in (1, 2, 3, 5, 10):
         report(done, 10)
     assert capsys.readouterr().err.splitlines() == [
-        "Tuning x: 2 of 10 runs, about 16 s left",
-        "Tuning x: 5 of 10 runs, about 20 s left",
+        "Tuning x: 1 of 10 runs",
+        "Tuning x: 3 of 10 runs, about 42 s left",
+        "Tuning x: 5 of 10 runs, about 50 s left",
     ]
+
+
+def test_no_time_is_said_to_be_left_by_what_was_seen_for_less_than_a_second(capsys):
+    now = iter([0.0, 1.9, 2.1, 4.2])
+    report = _lines("Sweeping x", lambda: next(now))
+    for done in (1, 2, 100):
+        report(done, 200)
+    assert capsys.readouterr().err.splitlines() == [
+        "Sweeping x: 2 of 200 runs",
+        "Sweeping x: 100 of 200 runs, about 2 s left",
+    ]
+
+
+def test_the_time_left_goes_by_the_share_of_the_work_where_runs_differ(capsys):
+    now = iter([0.0, 1.0, 11.0])
+    report = _lines("Predicting x", lambda: next(now))
+    report(1, 100, 0.25)
+    report(2, 100, 0.75)
+    assert capsys.readouterr().err.splitlines() == ["Predicting x: 2 of 100 runs, about 5 s left"]

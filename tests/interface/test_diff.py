@@ -117,7 +117,19 @@ def test_two_sweeps_are_compared_point_by_point(tmp_path, answer):
     assert abs(stall.relative_pct) == pytest.approx(worst)
     assert "bytes_stored" not in {change.what for change in found.changes}
     assert any(note.startswith("2 of 8 points are in") for note in found.notes)
+    assert found.as_dict()["points"] == {"both": 6, "old_only": 0, "new_only": 2}
     assert answer("diff", str(tmp_path / "before"), str(tmp_path / "before"))[1]["different"] == 0
+
+
+def test_sweeps_that_share_only_some_points_are_not_the_same(tmp_path, capsys):
+    xs.sweep(STUDY, tmp_path / "one", workers=1)
+    xs.sweep(STUDY | {"axes": STUDY["axes"] | {"workload.producers": [2, 3]}}, tmp_path / "other", workers=1)
+    found = xs.diff(tmp_path / "one", tmp_path / "other")
+    assert found and not found.changes
+    assert main(["diff", str(tmp_path / "one"), str(tmp_path / "other")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "are equal at the 2 points that both have" in out and "are the same" not in out
+    assert "4 of 6 points are in" in out and "2 of 4 points are in" in out
 
 
 def test_sweeps_with_other_axes_cannot_be_compared(tmp_path):
@@ -134,6 +146,7 @@ def test_sweeps_with_other_axes_cannot_be_compared(tmp_path):
     [
         (("hgx-h100", "isolated-burst"), "'isolated-burst': is a scenario, and hgx-h100 is a machine"),
         (("hgx-h100", "hgx-h10"), "did you mean 'hgx-h100'"),
+        (("hgx-h100", "nope"), "is not in the catalogue (allowed: a name from `xstage scenarios`, a .yaml file"),
         (("nope.json", "nope.json"), "nope.json: cannot be read: No such file"),
         (("nope.npz", "nope.npz"), "nope.npz: no such file"),
         (("nope.parquet", "nope.parquet"), "nope.parquet: cannot be read"),

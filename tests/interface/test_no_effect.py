@@ -118,3 +118,18 @@ def test_room_that_was_waited_for_is_no_idle_change():
     written = scenario("hgx-h100", producers=132, burst="64 KiB")
     overrides = {"machine.stage.capacity_sm": "60 KiB", "machine.stage.capacity_gpu": "20 MiB"}
     assert told(written, overrides, run(written, overrides)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "other"),
+    [("capacity_gpu", "8.5 MiB", "capacity_sm"), ("capacity_sm", "300 KiB", "capacity_gpu")],
+)
+def test_more_room_in_one_stage_names_the_other_one_if_that_is_full_first(key, value, other):
+    """64 SMs hold 30 KiB each, 1.9 of the 4.25 MiB; with 1 MiB in all, it is the other way round."""
+    path = f"machine.stage.{key}"
+    given = {path: value} | ({"machine.stage.capacity_gpu": "1 MiB"} if key == "capacity_sm" else {})
+    train = scenario("hgx-b200", producers=64, burst="64 KiB", gpus=2)
+    resolved = load(train, given)
+    program, fabric = resolved.program(), resolved.fabric()
+    said = without_effect(train, given, program, fabric, simulate(program, fabric))
+    assert [one for one in said if path in one and f"see machine.stage.{other}" in one]

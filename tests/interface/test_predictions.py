@@ -251,6 +251,15 @@ def test_cases_with_one_routing_stand_side_by_side_and_the_largest_go_first(done
     assert set(placed) == set(questions)
 
 
+def test_progress_is_told_by_work_as_large_cases_go_first(done):
+    """Half of the cases, but two thirds of the work: what is left would else seem to take as long again."""
+    row = done.rows.to_dict("records")[2]
+    told = []
+    predicted([row | {"tokens_per_rank": tokens} for tokens in (1, 1024)], 1, lambda *said: told.append(said))
+    assert [said[:2] for said in told] == [(1, 2), (2, 2)]
+    assert 0.65 < told[0][2] < told[1][2] == pytest.approx(1)
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_interrupt_gets_one_answer_and_ends_the_workers(workers):
     """As a terminal sends it: to every process of the group of the command."""

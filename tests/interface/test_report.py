@@ -193,13 +193,14 @@ def test_a_sweep_becomes_a_page_over_its_axes(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "is neither a trace nor an answer"),
-        ("[]", "is no answer of --json"),
-        ('{"a": 1}', "is no answer of --json"),
+        (b"", "is no answer of --json"),
+        (b"\xff\xfe", r"is no answer of --json \(allowed: what a command prints with --json, a trace as \.parquet"),
+        (b"[]", "is no answer of --json"),
+        (b'{"a": 1}', "is no answer of --json"),
     ],
 )
 def test_another_file_is_refused(tmp_path, content, said):
-    (tmp_path / "other.json").write_text(content)
+    (tmp_path / "other.json").write_bytes(content)
     with pytest.raises(InputError, match=said):
         xs.report(tmp_path / "other.json", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()

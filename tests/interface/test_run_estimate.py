@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from xstage.scenarios.loader import load
@@ -53,6 +54,25 @@ def test_both_engines_can_be_asked(answer):
     assert expected_s(built, "simpy") > expected_s(built, "compiled")
     code, found = answer("run", "isolated-burst", "--estimate", "--engine", "fast")
     assert code == 2 and "engine = 'fast': is not known" in found["error"]["message"]
+
+
+def test_the_time_goes_by_the_short_run_alone(monkeypatch):
+    """Counting the events of a schedule takes as long as it may, and so does loading the engine."""
+    now = [0.0]
+
+    def taking(seconds, answer):
+        def passes(*args):
+            now[0] += seconds
+            return answer
+
+        return passes
+
+    monkeypatch.setattr("xstage.run_estimate.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("xstage.run_estimate._events", taking(60.0, 5000))
+    monkeypatch.setattr("xstage.sweeps.task.warm_up", taking(30.0, None))
+    done = SimpleNamespace(outcome=SimpleNamespace(events=1000))
+    monkeypatch.setattr("xstage.sim.execute.simulate", taking(0.25, done))
+    assert expected_s(Built.of(load("isolated-burst"))) == pytest.approx(5 * 0.25)
 
 
 def test_the_estimate_is_a_table_for_a_person(capsys):

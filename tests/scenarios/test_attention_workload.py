@@ -55,7 +55,7 @@ def test_a_scenario_runs_and_says_both_times():
         ({"tokens": 1024}, r"workload\.heads: is missing \(allowed: a model, or both of heads, tokens\)"),
         ({"heads": 8, "tokens": 1024, "policy": "reserved_sms"}, r"policy\.sms: is missing"),
         ({"heads": 8, "tokens": 1024, "policy": "piggybag"}, r"'piggybag'.*did you mean 'piggyback'\?"),
-        ({"heads": 9, "tokens": 1024}, r"ranks = 8: cannot share out the heads evenly"),
+        ({"heads": 9, "tokens": 1024}, r"workload.gpus = 8: cannot share out the heads evenly"),
     ],
 )
 def test_what_makes_no_sense_is_refused(workload, said):

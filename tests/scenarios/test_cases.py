@@ -108,7 +108,8 @@ def test_a_gpu_without_a_machine_is_unknown():
 
 
 def test_a_wave_kernel_has_the_shape_and_release_of_its_row():
-    [case] = {case for case in cases_of("deepgemm", "sm100_wave_pr316") if case.shape.tokens == 512}
+    cases = cases_of("deepgemm", "sm100_wave_pr316")
+    [case] = {case for case in cases if case.shape.tokens == 512 and case.shape.hidden == 4096}
     assert (case.shape.hidden, case.shape.intermediate, case.shape.experts, case.shape.topk) == (4096, 2048, 256, 6)
     assert (case.shape.numbers, case.shape.ranks, case.release) == ("w4a8", 8, "pr316")
     assert case.policy == megamoe.ExpertWave()

@@ -4,9 +4,11 @@ import math
 
 import numpy as np
 import pytest
+import yaml
 from xstage.scenarios.catalogue import entries, find_any
 from xstage.scenarios.loader import build_program, load, parse_overrides, resolve
 from xstage.scenarios.schema import Scenario
+from xstage.scenarios.study import load_study
 from xstage.sim.checked import check
 from xstage.sim.errors import InputError
 from xstage.sim.schedules.burst_train import BurstTrain
@@ -242,6 +244,93 @@ def test_errors_name_file_line_and_field(scenario_file, old, new, line, field):
     assert line is None or error.line == line
 
 
+MOE = """question: How long?
+machine: hgx-b200
+workload:
+  kind: megamoe
+  hidden: 7168
+  intermediate: 2048
+  experts: 256
+  topk: 8
+  tokens: 64
+  routing: balanced
+  policy: alternating
+"""
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("topk: 8", "topk: 300", ":8: workload.topk = 300: is more than the experts (allowed: 1 to 256)"),
+        ("balanced", "balanced\n  starts: [1 us]", ":11: workload.starts = 1: needs one start"),
+        ("256", "257", ":7: workload.experts = 257: "),
+        ("balanced", "{kind: histogram, load: [1, -2]}", ":10: workload.routing.load[1] = -2.0: must be finite"),
+        ("hgx-b200", "hgx-h100", ":11: workload.policy = 'alternating': is a schedule of SM100 kernels"),
+    ],
+)
+def test_errors_of_the_model_name_the_key_as_it_was_written_too(scenario_file, old, new, said):
+    assert old in MOE
+    file = scenario_file(MOE.replace(old, new))
+    with pytest.raises(InputError) as caught:
+        load(file).program()
+    assert str(caught.value).startswith(file + said)
+
+
+def test_an_error_of_the_model_names_the_option_that_gave_the_value(scenario_file):
+    file = scenario_file(MOE)
+    with pytest.raises(InputError, match=r"^--set workload\.topk = 300: is more than the experts"):
+        load(file, {"workload.topk": 300}, label="--set").policies()
+    with pytest.raises(InputError, match=r"^workload\.topk = 300: is more than the experts"):
+        written = yaml.safe_load(MOE)
+        load(written | {"workload": written["workload"] | {"topk": 300}}).program()
+
+
+def test_a_link_that_there_is_not_is_named_where_it_was_written(scenario_file):
+    file = scenario_file(MOE + "disturb:\n  degraded_link: {between: [0, 1], factor: 0.5}\n")
+    with pytest.raises(InputError) as caught:
+        load(file).fabric()
+    assert str(caught.value).startswith(f"{file}:13: disturb.degraded_link.between = '0, 1': are not joined by a link")
+
+
+def test_an_error_about_no_key_of_the_scenario_stands_where_the_workload_does(scenario_file):
+    placed = "balanced\n  placement: {kind: eplb, redundant: 3}"
+    with pytest.raises(InputError) as caught:
+        load(scenario_file(MOE.replace("balanced", placed))).program()
+    assert caught.value.line == 3 and caught.value.field == "n_replicas"
+
+
+@pytest.mark.parametrize("name", ["lead-map", "hgx-h100"])
+def test_what_is_no_scenario_but_something_else_is_said_to_be_that(name):
+    other = {"lead-map": "is a study, not a scenario: use `xstage sweep`", "hgx-h100": "is a machine, not a scenario"}
+    assert other[name] in str(refused(name))
+
+
+def test_a_scenario_is_no_study_and_a_study_no_scenario(scenario_file):
+    with pytest.raises(InputError, match=r"1: is a scenario, not a study: use `xstage run`$"):
+        load_study(scenario_file(MOE))
+    with pytest.raises(InputError, match=r"is a scenario, not a study: use `xstage run`$"):
+        load_study("isolated-burst")
+    study = "question: q?\nscenario: isolated-burst\naxes: {workload.burst: [1 KiB, 2 KiB]}\n"
+    assert "1: is a study, not a scenario: use `xstage sweep`" in str(refused(scenario_file(study)))
+
+
+@pytest.mark.parametrize(
+    "workload, title",
+    [
+        ({"kind": "megamoe", "model": "dsv4-flash", "tokens": 64}, "megamoe, w4a8"),
+        ({"kind": "megamoe", "model": "dsv4-flash", "tokens": 64, "numbers": "w8a8"}, "megamoe, w8a8"),
+        ({"kind": "attention_a2a", "model": "wan-14b"}, "attention with the All-to-All of its output, bf16"),
+        ({"kind": "attention_a2a", "model": "wan-14b", "policy": "compute_only", "inputs": "fp8"}, "attention, fp8"),
+        ({"kind": "tensor_parallel", "operation": "ag_gemm", "m": 8, "n": 8, "k": 8}, "AllGather + GEMM, bf16"),
+        ({"kind": "burst_train", "producers": 1, "burst": "1 KiB"}, "burst_train"),
+    ],
+)
+def test_a_title_says_what_is_run_and_in_which_numbers(workload, title):
+    found = load({"question": "q?", "machine": "hgx-h100", "workload": workload}).scenario.workload
+    assert found.title == title
+    assert found.policy_name == (None if workload["kind"] == "burst_train" else found.policy.name)
+
+
 def test_an_unknown_name_is_refused_with_the_closest_and_a_missing_file_as_missing():
     assert "did you mean 'isolated-burst'?" in str(refused("isolated-brust"))
     assert str(refused("nope.yaml")) == "nope.yaml: no such file"
@@ -272,3 +361,15 @@ def test_a_train_of_nothing_is_a_program():
 def test_a_key_without_its_path_is_answered_with_the_path(key, meant):
     with pytest.raises(InputError, match=f"did you mean '{meant}'"):
         load("periodic-train", {key: "3 us"})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("workload", [1], "must be a mapping"),
+        ("disturb", {"slow_gpu": 3}, "must be a list"),
+        ("disturb", {"slow_gpu": {"gpu": 1, "factor": "x"}}, "must be a number"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_told_in_plain_words(path, value, said):
+    assert said in str(refused("isolated-burst", {path: value}))

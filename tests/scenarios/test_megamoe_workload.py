@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from xstage.scenarios.loader import Resolved, load
+from xstage.scenarios.machine_files import load_machine
+from xstage.scenarios.megamoe import COMPUTE_NUMBERS
 from xstage.scenarios.models import models
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
@@ -88,12 +91,39 @@ def test_every_model_has_its_source_and_fits_the_tiles() -> None:
         ({"policy": {"name": "lag", "lag": -1}}, "workload.policy.lag = -1: must be at least 0"),
         ({"routing": {"kind": "zipf"}}, "give exactly one of exponent and max_over_mean"),
         ({"policy": {"name": "lag", "publish_rows": 0}}, "workload.policy.publish_rows = 0"),
-        ({"policy": "split"}, "policy = 'split': is a schedule of SM90 kernels"),
+        ({"policy": "split"}, "workload.policy = 'split': is a schedule of SM90 kernels"),
+        ({"policy": ["split", "lag"]}, r"workload.policy: is not one choice \(allowed: a name, or a mapping with"),
+        ({"policy": {"nmae": "split"}}, "workload.policy.nmae = 'split': is not a known key; did you mean 'name'"),
+        ({"hidden": None, "hiden": 7168}, "workload.hiden = 7168: is not a known key; did you mean 'hidden'"),
         ({"gpus": 9}, "workload.gpus = 9: is more than the 8 GPUs"),
-        ({"starts": ["1 us"]}, "starts_ps = 1: needs one start a rank"),
+        ({"tokens": 0}, "workload.tokens = 0: must be at least 1"),
+        ({"starts": ["1 us"]}, "workload.starts = 1: needs one start a rank"),
     ],
     ids=str,
 )
 def test_what_is_wrong_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         scenario(**changes).program()
+
+
+def test_a_machine_without_tile_costs_is_refused_once_with_all_that_it_lacks():
+    """And with all of that it is not: no further number is asked for one by one."""
+    with pytest.raises(InputError) as refused:
+        scenario(machine="rtx-pcie5", gpus=8)
+    said = str(refused.value)
+    names = re.findall(r"compute\.(\w+)", said.partition("(allowed")[0])
+    assert said.startswith("workload.kind = 'megamoe': needs numbers that rtx-pcie5 does not have: compute.kernels, ")
+    assert "a machine file with base: rtx-pcie5 that gives each of them with its source" in said
+    known = load_machine("hgx-b200").compute
+    given = {f"compute.{name}": getattr(known, name).model_dump(mode="json", exclude_none=True) for name in names}
+    program = scenario(machine={"base": "rtx-pcie5", "overrides": given}, gpus=2).program()
+    assert len(program.ops) > 100
+
+
+@pytest.mark.parametrize("name", ["kernels", "fp8_tflops", "mma_efficiency_fp8", *COMPUTE_NUMBERS])
+def test_what_a_call_is_said_to_need_it_needs(name: str) -> None:
+    resolved = scenario()
+    without = resolved.machine.compute.model_copy(update={name: None})
+    machine = resolved.machine.model_copy(update={"compute": without})
+    with pytest.raises(InputError, match=rf"compute\.{name}: is not given"):
+        resolved.scenario.workload.build(machine, 0)

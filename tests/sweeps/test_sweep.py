@@ -159,6 +159,15 @@ def test_a_journal_of_a_later_format_is_refused(tmp_path):
     assert "its format is 99" in str(caught.value)
 
 
+def test_warming_up_loads_the_compiled_engine():
+    code = (
+        "from xstage.sim import engine_compiled; from xstage.sweeps.task import warm_up; warm_up(); "
+        "print(len(engine_compiled._run.signatures))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr
+
+
 def test_the_estimate_counts_what_is_left_and_writes_nothing(tmp_path):
     found = xs.estimate(FAST, tmp_path / "none")
     assert (found.points, found.to_run, found.sample_failed) == (12, 12, 0)

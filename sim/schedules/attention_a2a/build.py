@@ -28,7 +28,7 @@ from ...program_builder import ProgramBuilder, Seat
 from ..launch import starts_by_rank
 from ..op_variants import OpVariants, op_variants, runs_by_seat
 from ..task_limit import check_tasks
-from .cost import AttentionCosts, family_of, tile_times
+from .cost import AttentionCosts, attention_flops, family_of, tile_times
 from .order import Ints, owner_bytes, tile_order
 from .shape import ELEMENT_BYTES, Attention, Policy
 
@@ -90,6 +90,8 @@ class _Schedule:
             shape=asdict(self.shape),
             policy=asdict(self.policy),
             tile=asdict(self.tile),
+            math=self.shape.inputs,
+            flops=[attention_flops(self.shape)] * self.shape.ranks,
         )
 
     # --- ops that the ranks share, by m-block

@@ -16,11 +16,15 @@ def tile_order(shape: Attention, tile: Tile, rank: int, rotation: bool) -> tuple
 
     Non-causal kernels run m-blocks fastest, then heads. Causal ones take the longest first: heads run fastest inside a
     section of heads whose K and V fit into L2, then m-blocks from the last one down.
-    With `rotation` a rank begins each head at the rows that rank + 1 owns, and comes to its own rows last.
+    A section of few heads spreads the tiles of one moment over many m-blocks and so over receivers. With fewer K and V heads
+    than query heads a section has more of them: all SMs of all ranks then work at the same rows, and aim at their owner.
+    With `rotation` a rank comes to its own rows last: it begins each head at those of rank + 1, or where m-blocks run down
+    of rank - 1.
     """
     heads, blocks = shape.batch * shape.local_heads, tile.blocks(shape.tokens)
     head, position = np.divmod(np.arange(heads * blocks), blocks)
-    shift = (rank + 1) * blocks // shape.ranks if rotation else 0
+    first = rank if tile.longest_first else rank + 1  # own rows lie above the first ones of a rank that runs down
+    shift = first * blocks // shape.ranks if rotation else 0
     block = ((blocks - 1 - position if tile.longest_first else position) + shift) % blocks
     if not tile.longest_first:
         return head, block

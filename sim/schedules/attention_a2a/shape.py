@@ -109,9 +109,9 @@ class Policy:
     reserved_sms   `reserved_sms` SMs do so, and compute nothing
     piggyback      the store of each tile goes to its owner at once
 
-    `rotation` starts rank r with the rows of rank r + 1, so that ranks do not aim at the same receiver; with a causal mask
-    it gives up the order of longest tiles first. `own_staging` gives the output a buffer of its own, so that a store may
-    last for the whole next tile (a changed FA3; FA4 has it).
+    `rotation` starts rank r with the rows of a neighbour and ends with its own, so that ranks do not aim at the same
+    receiver; with a causal mask it gives up the order of longest tiles first. `own_staging` gives the output a buffer of
+    its own, so that a store may last for the whole next tile (a changed FA3; FA4 has it).
     The terms of `serial` are the machine's if left out: `launch_ps` and `a2a_kbs` from its interconnect, and no separate
     permutation (`permute_kbs`: bytes of the whole local output, read and written once), which `a2a_kbs` then contains.
     """

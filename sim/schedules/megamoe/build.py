@@ -21,6 +21,7 @@ from ...pools import Pools, pools
 from ...program import Program
 from ...program_builder import ProgramBuilder
 from ...routing import Routing
+from ..megamoe_counts import flops
 from ..megamoe_rules import Release
 from .blocks import blocks_of
 from .collective import Receivers, add_collective
@@ -196,6 +197,10 @@ def _meta(
         "ranks": ranks,
         "ring_m_blocks": max((rank.order.ring for rank in built), default=0),
         "m_blocks": [rank.blocks.n_blocks for rank in built],
+        "math": shape.format.math,
+        "flops": [
+            flops(int(rank.blocks.rows.sum()), hidden=shape.hidden, intermediate=shape.intermediate) for rank in built
+        ],
         "memory_bytes": [memory_bytes(rank) for rank in built],
         "weight_hits_pct": [
             nominal_hits_pct(kernel, shape, rank.costs, rank.order.tiles, rank.blocks.expert) for rank in built

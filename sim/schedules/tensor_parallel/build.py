@@ -40,4 +40,10 @@ def build(machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Se
     data = Gather(gemm, policy, how) if shape.operation == "ag_gemm" else Reduce(gemm, policy, how)
     for rank in range(shape.ranks):
         data.add_rank(rank)
-    return builder.build(schedule="tensor_parallel", shape=asdict(shape), policy=asdict(policy))
+    return builder.build(
+        schedule="tensor_parallel",
+        shape=asdict(shape),
+        policy=asdict(policy),
+        math="bf16",
+        flops=[shape.flops] * shape.ranks,
+    )

@@ -1,13 +1,18 @@
 """The GEMM that all tensor-parallel schedules share: what its tiles cost, their order, and the lanes of an SM.
 
-    SM90    the output lies over the last input stage: the next tile runs `RESUME_STEPS` steps of k before it needs it
-            mma       COMPUTE (those steps), ACQUIRE buffer, COMPUTE (the rest), RELEASE full
-            epilogue  ACQUIRE full, COMPUTE, RELEASE ready
+    SM90    one accumulator, in the registers of the warps that write it out: no MMA runs during an epilogue
+            the output lies over the last input stage: the next tile runs `RESUME_STEPS` steps of k before it needs it
+            mma       ACQUIRE accumulator, COMPUTE (those steps), ACQUIRE buffer, COMPUTE (the rest), RELEASE full
+            epilogue  ACQUIRE full, COMPUTE, RELEASE accumulator, RELEASE ready
             store     ACQUIRE ready, STORE, RELEASE buffer
-    SM100   two accumulators in TMEM and a buffer of its own for the output
+    SM100   two accumulators in TMEM, so that an epilogue runs beside the next MMA, and a buffer of its own for the output
             mma       ACQUIRE accumulator, COMPUTE, RELEASE full
             epilogue  ACQUIRE full, ACQUIRE buffer, COMPUTE, RELEASE accumulator, RELEASE ready
             store     as above
+
+A buffer of its own (`Policy.own_staging`, `reshaped`) gives SM90 the lanes of SM100 with its one accumulator. All policies
+pay the same epilogue: they differ in what a store holds up. FP32 sums of 128 x 256 fill half of the registers of an SM, so
+there is no second set; kernels in which two warpgroups take turns (ping-pong) have tiles of 64 rows and are not modelled.
 
 Sources: https://github.com/HazyResearch/ThunderKittens, kernels/parallel (GEMM + ReduceScatter on H100: tiles of 128 x 256,
 k in steps of 64, four stages, one warp that stores).
@@ -45,7 +50,8 @@ PAIRED_COLUMNS = 256
 
 BUFFER, FULL, READY, ACCUMULATOR = range(4)
 """Slots of a group: output buffers, full accumulators, tiles ready to be stored, free accumulators."""
-SLOTS = (1, 0, 0, 2)
+ACCUMULATORS = {"sm90": 1}
+"""Of an SM, two where not named."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +136,9 @@ class Gemm:
         self.time = TileTime.of(machine, shape, sms)
         self.launch_ps: int = needed(machine, "kernel_launch")
         self.starts_ps = starts_ps
-        self.aliased = needed(machine, "kernels") == "sm90" and not policy.alone.own_staging
+        kernels = needed(machine, "kernels")
+        self.slots = (1, 0, 0, ACCUMULATORS.get(kernels, 2))
+        self.aliased = kernels == "sm90" and not policy.alone.own_staging
         self.mma, self.epilogue = self._mma_and_epilogue()
 
     def start_ps(self, rank: int) -> int:
@@ -141,12 +149,13 @@ class Gemm:
         main, epilogue, resume = self.time.main, self.time.epilogue, self.time.resume
         if self.aliased:
             mma = [
+                take(ACCUMULATOR),
                 {"kind": COMPUTE, "duration_ps": resume},
                 take(BUFFER),
                 {"kind": COMPUTE, "duration_ps": main - resume},
                 give(FULL),
             ]
-            finish = [take(FULL), {"kind": COMPUTE, "duration_ps": epilogue}, give(READY)]
+            finish = [take(FULL), {"kind": COMPUTE, "duration_ps": epilogue}, give(ACCUMULATOR), give(READY)]
         else:
             mma = [take(ACCUMULATOR), {"kind": COMPUTE, "duration_ps": main}, give(FULL)]
             work = {"kind": COMPUTE, "duration_ps": epilogue}
@@ -227,7 +236,7 @@ class Gemm:
         plans = builder.private_plans(queues, self.sms) + np.arange(self.sms)
         start = self.start_ps(rank) if start_ps is None else start_ps
         seats = [Seat(role, sm=np.arange(self.sms), start_ps=start) for role in ("mma", "epilogue", "store")]
-        builder.groups(gpu=rank, plan=plans, seats=seats, slots=SLOTS)
+        builder.groups(gpu=rank, plan=plans, seats=seats, slots=self.slots)
 
 
 def take(slot: int) -> dict[str, int]:

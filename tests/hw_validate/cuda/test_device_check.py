@@ -169,7 +169,9 @@ def test_a_fused_kernel_that_breaks_everything_is_left_out_by_the_process_that_g
     assert {name: state for name, state in states(report).items() if state != "done"} == {"fused": "failed"}
     fused = json.loads((tmp_path / "fused.json").read_text())
     runs = fused["runs"]
-    assert len(runs) == 1 + (len(fused["widths"]) + len(TINY.more_ranks)) * len(MEGAMOE_POLICIES) + len(ATTENTION_POLICIES)
+    assert len(runs) == 1 + (len(fused["widths"]) + len(TINY.more_ranks)) * len(MEGAMOE_POLICIES) + len(
+        ATTENTION_POLICIES
+    )
     broken = [run for run in runs if run["kernel"] == "attention"]
     assert all(run["failed"] == {"far": "DeviceLostError: an illegal memory access"} for run in broken)
     assert all(("simulated" in run) == (run["kernel"] == "megamoe") for run in runs)

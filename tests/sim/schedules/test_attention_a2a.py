@@ -228,6 +228,29 @@ def test_all_ranks_aiming_at_one_receiver_stall_and_rotated_ones_do_not():
     assert stalls[2] > 2 * stalls[1]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_rotated_ranks_aim_at_different_owners_and_end_with_their_own_rows(causal):
+    shape = Attention(8 * 512, 8, ranks=8, causal=causal)
+    tile = shape.tile("fa3")
+    orders = [tile_order(shape, tile, rank, rotation=True)[1] for rank in range(8)]
+    owners = np.array(orders) * tile.block_m // shape.local_tokens  # [ranks, tiles]
+    assert all(len(set(at_once)) == 8 for at_once in owners.T)
+    assert list(owners[:, -1]) == list(range(8))
+
+
+def test_fewer_kv_heads_make_all_sms_work_at_the_same_rows():
+    """FA3, causal: two heads of 16 MiB of K and V fit into a section of L2, and eight query heads that share one do too.
+    So the first 132 tiles are the last 66 m-blocks of two heads, rows of three owners, or the last 17 of eight, of one.
+    """
+    owners = []
+    for kv_heads in (64, 8):
+        shape = Attention(32768, 64, kv_heads=kv_heads, ranks=8, causal=True)
+        tile = shape.tile("fa3")
+        first = tile_order(shape, tile, 0, rotation=False)[1][:132]
+        owners.append(len(set(first * tile.block_m // shape.local_tokens)))
+    assert owners == [3, 1]
+
+
 def test_contracts_differ_in_when_a_slow_store_is_felt():
     """A wave takes 24 us on the wire, a tile 41: FA3 meets the store 2.4 us into the next tile, and with a buffer of its
     own for the output not at all."""

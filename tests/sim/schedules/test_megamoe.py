@@ -281,13 +281,13 @@ def test_a_ring_too_small_is_refused_with_what_it_needs() -> None:
 
 @pytest.mark.parametrize(("name", "policy"), [(SM100, ExpertWave()), (SM100, Alternating()), (SM90, Lag())])
 def test_one_rank_and_its_mirror_stand_for_all(name: str, policy: Policy) -> None:
-    """Within 3 % on balanced routing."""
+    """Within 4 % on balanced routing: a mirror is never late, and its stores never meet those of a third rank."""
     shape = shape_for(name, 2048, hidden=2048, intermediate=1024, experts=32, topk=4)
     machine, rows = MACHINES[name], routed(shape)
     whole = run(machine, shape, build(machine, shape, policy, rows)).makespan_ps
     fabric = mirrored(machine.fabric(shape.ranks, 4096))
     one = simulate(build(machine, shape, policy, rows, ranks="symmetric"), fabric).makespan_ps
-    assert one == pytest.approx(whole, rel=0.03)
+    assert one == pytest.approx(whole, rel=0.04)
 
 
 @pytest.mark.parametrize(("name", "policy"), [(SM100, ExpertWave()), (SM100, Alternating()), (SM90, Lag())])
@@ -341,7 +341,8 @@ def test_a_shared_expert_is_neither_pulled_nor_returned() -> None:
         (SM90, Split(launch_gap_ps=-1), {}, "launch_gap_ps = -1: must not be negative"),
         (SM90, Alternating(), {}, "is a schedule of SM100 kernels"),
         (SM90, ExpertWave(), {"numbers": "fp4"}, "needs FP4 Tensor Cores"),
-        (SM100, ExpertWave(), {"hidden": 1000}, "does not divide into tiles"),
+        (SM100, ExpertWave(), {"hidden": 1000}, r"hidden = 1000: does not divide into tiles \(.* a multiple of 256\)"),
+        (SM100, ExpertWave(), {"intermediate": 500}, r"intermediate = 500: .* \(allowed: a multiple of 128\)"),
         (SM100, ExpertWave(experts_per_wave=0), {}, "must be at least 1"),
         (PORTABLE, ExpertWave(), {}, "numbers = 'w8a8, combine bf16': are not those of the portable kernel"),
         (PORTABLE, Split(), {"numbers": "bf16"}, "is a schedule of SM90 kernels"),

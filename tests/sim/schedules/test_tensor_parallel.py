@@ -150,6 +150,8 @@ def test_below_the_balance_the_wire_sets_the_time_and_above_it_the_gemm(name, fl
             "compute.mma_efficiency_bf16": flops / 1e12 / peak,
             "compute.tile_fixed": "0 us",
             "compute.kernel_launch": "0 us",
+            "compute.epilogue_floor": "0 us",  # the rate of the formula is that of whole tiles, their epilogues included
+            "compute.epilogue_scatter": 1e6,
         },
     )
 
@@ -184,19 +186,47 @@ def test_shifted_rows_avoid_the_incast_of_plain_order():
     assert plain.outcome.lanes["stall_ps"].sum() > 5 * shifted.outcome.lanes["stall_ps"].sum()
 
 
-def test_an_aliased_output_gives_a_store_three_steps_of_k():
-    """SM90: the next tile stands still from its third step until the store before it is out; SM100 does not."""
+@pytest.mark.parametrize("issue_gbs", [43, 10])
+def test_an_aliased_output_gives_a_store_three_steps_of_k(issue_gbs):
+    """SM90: no MMA during an epilogue, nor from the third step on until the store before it is out; SM100 has neither."""
     shape = TensorParallel("gemm_rs", 2 * SMS * 128, 256, 1024, 1)
-    time = TileTime.of(H100, shape)
-    trace = run(shape, Policy("compute_only"))
-    spans = trace.spans()
-    second = spans[(spans.role == "mma") & (spans.sm == 0)].sort_values("start_us").iloc[1]
-    held = time.epilogue + H100.issue_time_ps(128 * 256 * 2) - time.resume
+    machine = small(**{"stage.issue_rate": f"{issue_gbs} GB/s"})
+    time = TileTime.of(machine, shape)
+    store = machine.issue_time_ps(128 * 256 * 2)
     assert time.resume == time.main * 3 // 16
-    assert second.span_us * 1e6 == pytest.approx(time.main + max(0, held), abs=2)
+    assert (store > time.resume) == (issue_gbs == 10)
+    assert second_tile_ps(machine, shape, "compute_only") == pytest.approx(
+        time.main + time.epilogue + max(0, store - time.resume), abs=2
+    )
     late = run(shape, Policy("compute_only"), MACHINES["hgx-b200"]).spans()
     spans_us = late[(late.role == "mma") & (late.sm == 0)].span_us
     assert spans_us.to_numpy() == pytest.approx(TileTime.of(MACHINES["hgx-b200"], shape).main / 1e6)
+
+
+def test_a_buffer_of_its_own_hides_a_store_but_no_epilogue_on_sm90():
+    """Accumulators are registers of the warps that write them out: the next MMA waits, wherever the output is staged."""
+    shape = TensorParallel("gemm_rs", 2 * SMS * 128, 256, 1024, 1)
+    machine = small(**{"stage.issue_rate": "10 GB/s"})
+    time = TileTime.of(machine, shape)
+    assert second_tile_ps(machine, shape, "reshaped") == pytest.approx(time.main + time.epilogue, abs=2)
+
+
+def second_tile_ps(machine, shape, policy):
+    """From when the second tile of an SM is taken to the end of its MMA."""
+    spans = run(shape, Policy(policy), machine).spans()
+    return spans[(spans.role == "mma") & (spans.sm == 0)].sort_values("start_us").iloc[1].span_us * 1e6
+
+
+@pytest.mark.parametrize("rows", [8192, 16384])
+@pytest.mark.parametrize("machine", ["hgx-h100", "hgx-b200"])
+def test_no_policy_is_faster_than_the_gemm_alone(machine, rows):
+    """Of GEMM + ReduceScatter: every policy has the GEMM's own tiles, and stores besides."""
+    shape, whole = TensorParallel("gemm_rs", rows, 8192, 28672, 8), load_machine(machine)
+    alone, *others = (
+        run(shape, POLICIES[how], whole, trace="off").outcome.lanes_end_ps
+        for how in ("compute_only", "reshaped", "fused", "serial")
+    )
+    assert min(others) >= 0.999 * alone
 
 
 def test_a_gathered_gemm_overlaps_the_wire_with_rows_it_has():
