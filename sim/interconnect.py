@@ -112,9 +112,7 @@ class InterconnectProfile(Checked):
     reduce_efficiency: Sourced[Efficiency] = Field(default=not_given(1.0, "adding costs the receiver nothing"))
     release: Sourced[Time] = Field(default=not_given(0, "a release waits for nothing"))
     load_request_fraction: Sourced[Fraction] = Field(default=not_given(0.0, "load requests cost nothing"))
-    reply_arbitration: Sourced[Literal["fifo", "fair"]] = Field(
-        default=not_given("fair", "replies and stores take turns")
-    )
+    reply_arbitration: Sourced[Literal["fifo", "fair"]] = Field(default=not_given("fifo", "first come, first served"))
     collective_launch: Sourced[Time] | None = None
     collective_rate: Sourced[Rate] | None = None
     ring_rate: Sourced[Rate] | None = None

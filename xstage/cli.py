@@ -179,9 +179,9 @@ def run(
         done = simulate(built, engine=engine, trace=level, progress=tell)  # type: ignore[arg-type]
     answer, parts = done.as_dict(), []
     idle = without_effect(scenario, changes, done.program, done.fabric, done.trace)
-    if said := [*idle, *cautions(resolved, done.program)]:
-        answer["warnings"] = said
-        warn(said)
+    if warnings := [*idle, *cautions(resolved, done.program)]:
+        answer["warnings"] = warnings
+        warn(warnings)
     if explain:
         from .scenario_parts import scenario_parts, shown_parts
 

@@ -222,7 +222,7 @@ Lines = tuple[str, list[str], list[list[str]]]
 
 def comparison_tables(ran: Rows) -> list[Lines]:
     """What there is to tell of the policies that ran; a table without rows has nothing to tell."""
-    return [_times(ran), _ends(ran), _roofs(ran), _waits(ran), _traffic(ran), _spans(ran)]
+    return [_times(ran), _ends(ran), _waits(ran), _traffic(ran), _roofs(ran), _spans(ran)]
 
 
 def _times(ran: Rows) -> Lines:

@@ -99,7 +99,7 @@ def run_parts(run: Run) -> list[Any]:
 def roof_table(roofs: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[str], list[list[str]]]:
     """Title, columns and rows of the roofs of a run."""
     title = "what a rank did, against the most that its GPU could do, mean"
-    columns = ("part", "did", "rate", "at most", "at least, us", "of the makespan")
+    columns = ("part", "did", "rate", "at most", "at least, us", "of the time")
     rows = []
     for roof in roofs:
         is_work = roof["unit"] == "FLOP"

@@ -281,13 +281,13 @@ def test_a_ring_too_small_is_refused_with_what_it_needs() -> None:
 
 @pytest.mark.parametrize(("name", "policy"), [(SM100, ExpertWave()), (SM100, Alternating()), (SM90, Lag())])
 def test_one_rank_and_its_mirror_stand_for_all(name: str, policy: Policy) -> None:
-    """Within 4 % on balanced routing: a mirror is never late, and its stores never meet those of a third rank."""
+    """Within 3 % on balanced routing."""
     shape = shape_for(name, 2048, hidden=2048, intermediate=1024, experts=32, topk=4)
     machine, rows = MACHINES[name], routed(shape)
     whole = run(machine, shape, build(machine, shape, policy, rows)).makespan_ps
     fabric = mirrored(machine.fabric(shape.ranks, 4096))
     one = simulate(build(machine, shape, policy, rows, ranks="symmetric"), fabric).makespan_ps
-    assert one == pytest.approx(whole, rel=0.04)
+    assert one == pytest.approx(whole, rel=0.03)
 
 
 @pytest.mark.parametrize(("name", "policy"), [(SM100, ExpertWave()), (SM100, Alternating()), (SM90, Lag())])

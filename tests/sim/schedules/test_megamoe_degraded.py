@@ -28,11 +28,11 @@ def makespan_us(**disturb):
     return xs.run(SCENARIO, overrides=disturb).makespan_us
 
 
-@pytest.mark.parametrize("chosen, ratio", [({}, 1.0), ({ARBITRATION: "fifo"}, 1.4)])
+@pytest.mark.parametrize("chosen, ratio", [({ARBITRATION: "fair"}, 1.0), ({}, 1.4)])
 def test_first_come_first_served_lets_peers_bury_the_pull_of_a_slow_gpu(chosen, ratio):
     """Loads outstanding at GPU 3 outnumber its stores seven to one. Served as they come they take its egress, so that its
-    peers are done with their pull early, and their stores then hold up GPU 3's own pull at its ingress. In turn, which is
-    what the machine files say, one slow GPU costs what eight cost: all bytes of its egress at half the rate.
+    peers are done with their pull early, and their stores then hold up GPU 3's own pull at its ingress. In turn, one slow
+    GPU costs what eight cost: all bytes of its egress at half the rate.
     """
     one = makespan_us(**chosen, **{"disturb.degraded_link": HALF})
     all_of_them = makespan_us(**chosen, **{"machine.interconnect.drain_rate": "175 GB/s"})
