@@ -37,7 +37,7 @@ def timeline_figure(data: pd.DataFrame) -> Figure:
             end = mine["makespan_us"].iloc[0]
             axes.fill_between(
                 mine["time_us"], mine["tensor_core_pct"], step="post", color=BLUE, alpha=0.35, linewidth=0,
-                label="Tensor Core lanes that compute",
+                label="Tensor Core lanes",
             )  # fmt: skip
             axes.step(mine["time_us"], mine["tensor_core_pct"], where="post", color=BLUE, linewidth=1.0)
             axes.step(mine["time_us"], mine["egress_pct"], where="post", color=ORANGE, linewidth=1.0, label="egress")
