@@ -25,7 +25,8 @@ and machine files are in `xstage scenarios schema`, and by example in [scenarios
 
 ## Commands
 
-Every command takes `-h`, and prints one JSON object with `--json`. Exit codes: 0 done, 2 bad input, 1 failure.
+Every command takes `-h`, and prints one JSON object with `--json`. Exit codes: 0 done, 2 bad input, 1 failure, 143 ended by
+SIGTERM.
 """
 PYTHON = """## Python
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .trace import Trace
 
-KBS_PER_US = 1e3 / 1e6  # bytes in a microsecond at 1 kB/s
+BYTES_PER_US_AT_1_KBS = 1e3 / 1e6
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def roofs(trace: Trace, machine: Machine) -> list[Roof]:
     if memory := meta.get("memory_bytes"):
         if compute.hbm_rate is not None:
             hbm = _mean([rank["hbm_weights"] + rank["hbm_combine"] for rank in memory])
-            add("HBM", "B", hbm, compute.hbm_rate.value * KBS_PER_US)
+            add("HBM", "B", hbm, compute.hbm_rate.value * BYTES_PER_US_AT_1_KBS)
         if (feed := _feed_kbs(machine)) is not None:
-            add("L2 to SMs", "B", _mean([rank["l2_to_sm"] for rank in memory]), feed * KBS_PER_US)
+            add("L2 to SMs", "B", _mean([rank["l2_to_sm"] for rank in memory]), feed * BYTES_PER_US_AT_1_KBS)
     egress = trace.outcome.ports[: trace.fabric.n_gpus]
     egress = egress[egress["busy_ps"] > 0]
     if len(egress):

@@ -20,6 +20,6 @@ def cautions(resolved: Resolved, program: Program) -> list[str]:
     if not (resolved.scenario.disturb.degraded_link and chosen.assumed and has_loads):
         return []
     return [
-        f"beside a degraded link it matters how replies and stores share a port, which nobody has published: "
-        f"{chosen.value} is assumed; compare machine.interconnect.reply_arbitration={OTHER_ARBITRATION[chosen.value]}"
+        f"beside a degraded link it matters how replies and stores share a port, which nobody has published: this run has "
+        f"{chosen.value}; compare machine.interconnect.reply_arbitration={OTHER_ARBITRATION[chosen.value]}"
     ]

@@ -1,7 +1,7 @@
 """The `xstage` command. Each subcommand calls one function of the Python interface and prints its answer.
 
 With `--json` standard output is one JSON object and nothing else, also for an error. Exit codes: 0 done, 2 bad input,
-1 failure. Modules are imported when a command needs them, so that `--help` is quick.
+1 failure, 143 ended by SIGTERM. Modules are imported when a command needs them, so that `--help` is quick.
 """
 
 from __future__ import annotations

@@ -247,10 +247,11 @@ def _times(ran: Rows) -> Lines:
 
 def _roofs(ran: Rows) -> Lines:
     """How much of the makespan each part of a GPU needs for what it did."""
-    parts = dict.fromkeys(roof["part"] for row in ran for roof in row["roofs"])
+    roofs = [row.get("roofs") or () for row in ran]  # answers that were kept may be older than they are
+    parts = dict.fromkeys(roof["part"] for those in roofs for roof in those)
     lines = []
-    for row in ran:
-        use = {roof["part"]: f"{roof['use_pct']:.1f} %" for roof in row["roofs"]}
+    for row, those in zip(ran, roofs, strict=True):
+        use = {roof["part"]: f"{roof['use_pct']:.1f} %" for roof in those}
         lines.append([row["policy"], *(use.get(part, "") for part in parts)])
     title = "what a rank did (FLOPs: had to do), against the most that its GPU could do"
     return title, ["policy", *parts], lines if parts else []

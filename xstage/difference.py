@@ -98,6 +98,8 @@ def diff(old: Comparable, new: Comparable) -> Difference:
 def difference_parts(found: Difference) -> list[Any]:
     """The same for a person."""
     same = found.compared - len(found.changes)
+    if found.points is not None and not found.points.both:
+        return [f"{found.old} and {found.new} have no point in common.", *found.notes]
     if not found.changes and found.same_points:
         return [f"{found.old} and {found.new} are the same {found.kind}: {same} values are equal.", *found.notes]
     if not found.changes:

@@ -29,6 +29,7 @@ def main() -> int:
 
 
 def _terminate(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # `timeout` sends it twice: the second must not end what the first one began
     raise Terminated
 
 

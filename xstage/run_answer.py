@@ -103,7 +103,7 @@ def roof_table(roofs: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[str], 
     rows = []
     for roof in roofs:
         is_work = roof["unit"] == "FLOP"
-        amount = f"{roof['amount'] / 1e12:.3f} TFLOP" if is_work else f"{roof['amount'] / 1e9:.3f} GB"
+        amount = f"{roof['amount'] / 1e12:.3g} TFLOP" if is_work else f"{roof['amount'] / 1e9:.3g} GB"
         rate, suffix = ("tflops", "TFLOPS") if is_work else ("gbs", "GB/s")
         rates = [f"{roof[f'{what}_{rate}']:.1f} {suffix}" for what in ("achieved", "most")]
         rows.append([roof["part"], amount, *rates, f"{roof['least_us']:.3f}", f"{roof['use_pct']:.1f} %"])

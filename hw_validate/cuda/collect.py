@@ -171,9 +171,11 @@ class Collector:
         told |= replays.told() | {"offsets": offsets_now(runner)}
         run_programs(self.plan, self.devices, transport, replays, runner.ctas, self._left_s, self.progress)
         told["offsets"] = joined(told["offsets"], offsets_now(runner))
-        for number, told in enumerate(replays.programs):
-            if "skipped" in told:
-                self._warn(f"program {number} did not run: {told['skipped']}")
+        for number, one in enumerate(replays.programs):
+            if "skipped" in one:
+                self._warn(f"program {number}: {one['skipped']}")
+        if replays.failures:
+            raise replays.failures[0]
         return replays.told()
 
     def _left_s(self) -> float:
@@ -238,9 +240,10 @@ def collect_more(
         collect(plan, devices, beside, settings, progress)
     finally:
         if beside.exists():
-            results = merged(before, load(beside, "results"))
-            save(results, output)
+            added = load(beside, "results")
             beside.unlink()
+            results = merged(before, added) if added.header["transport"] else before  # it failed before there was one
+            save(results, output)
     return results
 
 

@@ -23,7 +23,7 @@ _KINDS: dict[str, tuple[type[Exception], str]] = {
     "OUT_OF_MEMORY": (MemoryTooSmallError, "there is too little free memory"),
     "PeerAccessUnsupported": (NoPeerAccessError, "the GPUs cannot store into each other's memory"),
     "TooManyPeers": (NoPeerAccessError, "too many GPUs store into each other's memory already"),
-    "LaunchTimeout": (KernelTimeoutError, "the system ended a kernel that ran too long (a display is attached?)"),
+    "LaunchTimeout": (DeviceLostError, "the system ended a kernel that ran too long (a display is attached?)"),
     "NoKernelImageForDevice": (KernelError, "the kernel was built for another GPU"),
     "NO_BINARY_FOR_GPU": (KernelError, "the kernel was built for another GPU"),
     "UnsupportedPtxVersion": (KernelError, f"the driver is older than this CuPy's compiler; {INSTALL}"),

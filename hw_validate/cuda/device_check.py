@@ -38,7 +38,7 @@ from ...sim.files import write_whole
 from .collect import AGAIN_ROUNDS, Settings, collect, collect_more, cupy_devices
 from .container import Container, load
 from .device import Devices
-from .errors import DeviceLostError
+from .errors import DeviceLostError, NoGpuError
 from .noted import Noted
 from .parts import CALIBRATION_PARTS, Extent
 from .planning import plan
@@ -69,7 +69,7 @@ LARGEST_FILE_BYTES = 16 << 20
 
 
 class DeviceCheck:
-    """One check into `folder`. `devices` must be one GPU or more; only the first is used.
+    """One check into `folder`. `devices` must be one GPU or more; only the first is used. None: what needs no GPU.
 
     With `steps` it goes on with these where another process ended. `renew` is to start such a process with the steps that
     it is given, when this one has lost the GPU, and tells whether all went well; without it no more is measured then.
@@ -77,7 +77,7 @@ class DeviceCheck:
 
     def __init__(
         self,
-        devices: Devices,
+        devices: Devices | None,
         folder: Path,
         budget_s: float = BUDGET_S,
         seed: int = 0,
@@ -87,7 +87,7 @@ class DeviceCheck:
         steps: Sequence[str] | None = None,
         renew: Callable[[list[str]], bool] | None = None,
     ) -> None:
-        self.devices, self.folder, self.seed, self.extent = devices, folder, seed, extent
+        self._devices, self.folder, self.seed, self.extent = devices, folder, seed, extent
         self.settings = settings or Settings(most_bytes=USUAL_BYTES, threads=THREADS)
         self.until = time.perf_counter() + budget_s
         self.steps, self.goes_on, self.renew = steps or STEPS, steps is not None, renew
@@ -100,7 +100,7 @@ class DeviceCheck:
 
     def run(self) -> bool:
         """All steps that there is time for. Whether none failed."""
-        lost, left = False, list(self.steps)
+        lost, left = self._devices is None, list(self.steps)
         while left:
             name, begun = left.pop(0), time.perf_counter()
             if name not in WITHOUT_GPU and (lost or begun > self.until):
@@ -117,13 +117,20 @@ class DeviceCheck:
             self.report["steps"][name]["wall_s"] = time.perf_counter() - begun
             self._write("check.json", self.report)
             # The fused kernels go on as well: each run is noted before it can take the GPU with it.
-            if lost and self.renew is not None and (again := ["fused"] * (name == "fused") + left):
+            again = ["fused"] * (name == "fused") + left
+            if self._devices is not None and lost and self.renew is not None and set(again) - set(WITHOUT_GPU):
                 return self.renew(again)
         self.report["files"] = {
             path.name: path.stat().st_size for path in sorted(self.folder.iterdir()) if path.is_file()
         }
         self._write("check.json", self.report)
         return all(told["state"] != "failed" for told in self.report["steps"].values())
+
+    @property
+    def devices(self) -> Devices:
+        if self._devices is None:
+            raise NoGpuError("there is no GPU")
+        return self._devices
 
     def start(self) -> None:
         self.report["missing"] = [name for name in PACKAGES if find_spec(name) is None]
@@ -305,7 +312,8 @@ def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] 
         folder.mkdir(parents=True, exist_ok=True)
         until = time.perf_counter() + given.budget
         renew = None if devices is not None else (lambda left: _in_a_new_process(left, until))
-        check = DeviceCheck((devices or cupy_devices)(), folder, given.budget, given.seed, steps=steps, renew=renew)
+        found = _devices_left(devices or cupy_devices, steps is not None)
+        check = DeviceCheck(found, folder, given.budget, given.seed, steps=steps, renew=renew)
         good = check.run()
     except InputError as error:
         print(f"device check: {error}", file=sys.stderr)
@@ -321,6 +329,16 @@ def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] 
         if size > LARGEST_FILE_BYTES:
             print(f"device check: {name} has {size} bytes, more than {LARGEST_FILE_BYTES}", file=sys.stderr)
     return 0 if good else 1
+
+
+def _devices_left(make: Callable[[], Devices], goes_on: bool) -> Devices | None:
+    """The devices; None if there are none any more where another process had some."""
+    try:
+        return make()
+    except (NoGpuError, DeviceLostError):
+        if not goes_on:
+            raise
+        return None
 
 
 def _summary() -> str:

@@ -94,6 +94,10 @@ class FusedCheck:
 
         if (self.folder / REPORT).exists():
             self.report |= json.loads((self.folder / REPORT).read_text(encoding="utf-8"))
+            for row in self.report["runs"]:
+                for side in SIDES:
+                    if side in row:
+                        row[side] = {name: math.nan if value is None else value for name, value in row[side].items()}
         if (self.folder / TILES).exists():
             self.tables.append(pd.read_parquet(self.folder / TILES))
 
@@ -104,7 +108,9 @@ class FusedCheck:
         pilot_sms = max(1, min(e.pilot_sms, most))
         pilot = self._run("megamoe", self._megamoe(e.usual_width), "expert_wave", pilot_sms, {"width": e.usual_width})
         sms, widths = pilot_sms, {"1.0": e.usual_width}
-        if pilot is not None and "control" in pilot and self.drain_gbs:
+        if "widths" in self.report:  # chosen by the process before
+            sms, widths = self.report["sms_per_rank"], self.report["widths"]
+        elif pilot is not None and "control" in pilot and self.drain_gbs:
             with self._noting(self.report, "choice"):
                 sms, widths = self._choose(pilot["control"], most, self.drain_gbs)
         self.report |= {"sms_per_rank": sms, "widths": widths}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...sim.errors import InputError
+from ...sim.pools import Pools
 from ...sim.schedules.megamoe.shape import MegaMoe
 from .bf16 import random_bf16, to_float
 from .fused_megamoe import BLOCK_N, SLICE, FusedMegaMoe
@@ -64,9 +65,8 @@ def random_megamoe(shape: MegaMoe, rng: np.random.Generator) -> MegaMoeData:
     )
 
 
-def megamoe_reference(fused: FusedMegaMoe, data: MegaMoeData) -> Array:
+def megamoe_reference(shape: MegaMoe, pools: Pools, data: MegaMoeData) -> Array:
     """The result in float64 without any rounding in between, [ranks, tokens, hidden]. Masked pairs add nothing."""
-    shape, pools = fused.shape, fused.pools
     tokens, gate, up, down = (
         to_float(part).astype(np.float64) for part in (data.tokens, data.gate, data.up, data.down)
     )

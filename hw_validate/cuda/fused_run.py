@@ -158,9 +158,8 @@ def _over_repeats(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _whole(outputs: Mapping[str, Array]) -> dict[str, float]:
     """From the start edge to the end of the last CTA of the slowest GPU, combine and all, in us."""
     whole = 0.0
-    for name in (name for name in outputs if name.startswith("times@")):
-        started = outputs[name][outputs[name]["global_start"] > 0]
-        if len(started):
+    for name, times in outputs.items():
+        if name.startswith("times@") and len(started := times[times["global_start"] > 0]):
             whole = max(whole, (int(started["global_end"].max()) - int(started["global_start"].min())) / 1000)
     return {"whole_us": whole}
 

@@ -44,6 +44,7 @@ class JobMemory:
                     place = self._make(name), 0
                     new.append(name)
                 self._places[name] = place
+            self._new = new
             for name in new:
                 self._write(name)
         except BaseException:
@@ -52,7 +53,7 @@ class JobMemory:
 
     def run(self) -> None:
         """One run of all grids from the initial values. Raises `KernelTimeoutError` if one gave up."""
-        for name in self.job.buffers:
+        for name in self._new:
             if name.partition("@")[0] in self.changed:
                 self._write(name)
         launches = [self._launch(grid) for grid in self.job.grids]

@@ -15,7 +15,7 @@ def said(name, **changes):
 
 def test_a_degraded_link_beside_pulls_names_the_arbitration_that_is_assumed():
     [sentence] = said("megamoe-flash-skewed", **SLOW)
-    assert "fifo is assumed; compare machine.interconnect.reply_arbitration=fair" in sentence
+    assert "this run has fifo; compare machine.interconnect.reply_arbitration=fair" in sentence
 
 
 @pytest.mark.parametrize(("name", "changes"), [("megamoe-flash-skewed", {}), ("uniform-all-to-all", SLOW)])

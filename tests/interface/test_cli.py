@@ -81,7 +81,7 @@ def test_run_prints_what_was_simulated_and_numbers_with_units(command):
     assert code == 0
     first, second = out.splitlines()[:2]
     assert first.startswith("isolated-burst: ") and first.endswith("?")
-    assert second == "burst_train on 2 GPUs of hgx-b200, simpy engine"
+    assert second == "burst_train, on 2 GPUs of hgx-b200, simpy engine"
     assert " us" in out and "producer" in out
 
 

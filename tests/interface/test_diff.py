@@ -132,6 +132,13 @@ def test_sweeps_that_share_only_some_points_are_not_the_same(tmp_path, capsys):
     assert "4 of 6 points are in" in out and "2 of 4 points are in" in out
 
 
+def test_sweeps_without_a_common_point_are_told_apart(tmp_path, capsys):
+    xs.sweep(STUDY, tmp_path / "one", workers=1)
+    xs.sweep(STUDY | {"axes": STUDY["axes"] | {"workload.producers": [3]}}, tmp_path / "other", workers=1)
+    assert main(["diff", str(tmp_path / "one"), str(tmp_path / "other")]) == 0
+    assert "have no point in common" in " ".join(capsys.readouterr().out.split())
+
+
 def test_sweeps_with_other_axes_cannot_be_compared(tmp_path):
     xs.sweep(STUDY, tmp_path / "one", workers=1)
     xs.sweep(STUDY | {"axes": {"workload.producers": [1]}}, tmp_path / "other", workers=1)

@@ -77,6 +77,15 @@ def test_every_answer_becomes_a_page_that_fetches_nothing(answer, tmp_path, name
     assert "How to get it again" in text and "xstage " + " ".join(ANSWERS[name])[:12] in text
 
 
+@pytest.mark.parametrize("name", ["run", "compare"])
+def test_an_answer_kept_from_before_there_were_roofs_is_a_page_too(answer, tmp_path, name):
+    found = json.loads(answer(name).read_text())
+    for row in found.get("policies", [found]):
+        del row["roofs"]
+    (tmp_path / "old.json").write_text(json.dumps(found))
+    assert xs.report(tmp_path / "old.json", tmp_path / "page.html").tables
+
+
 def test_a_page_says_the_numbers_of_its_answer(answer, tmp_path):
     file = answer("run")
     xs.report(file, tmp_path / "page.html")

@@ -121,6 +121,7 @@ def test_an_override_is_marked_as_assumed_and_shows_in_the_name():
         ({"interconnect.drain_rate": "1 KiB"}, "override interconnect.drain_rate = '1 KiB': is not a rate"),
         ({"interconnect": "hgx-b20"}, r"override interconnect = 'hgx-b20'.*did you mean 'hgx-b200'\?"),
         ({"interconnect": 3}, "override interconnect = 3: must be a mapping"),
+        ({"interconnect.gpus": 10**30}, "override interconnect.gpus = 10+: must be at most 4096"),
         ({"stage.capacity_sm": "512 B"}, "granule.*does not fit into the stage"),
         ({"stage.t0": None}, "stage.t0: is missing"),
         ({"stage.t0.": 1}, "is no path"),

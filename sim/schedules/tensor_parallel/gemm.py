@@ -50,8 +50,8 @@ PAIRED_COLUMNS = 256
 
 BUFFER, FULL, READY, ACCUMULATOR = range(4)
 """Slots of a group: output buffers, full accumulators, tiles ready to be stored, free accumulators."""
-ACCUMULATORS = {"sm90": 1}
-"""Of an SM, two where not named."""
+ACCUMULATORS = {"sm100": 2}
+"""Of an SM, one where not named: in registers there is no room for another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ class Gemm:
         self.launch_ps: int = needed(machine, "kernel_launch")
         self.starts_ps = starts_ps
         kernels = needed(machine, "kernels")
-        self.slots = (1, 0, 0, ACCUMULATORS.get(kernels, 2))
+        self.slots = (1, 0, 0, ACCUMULATORS.get(kernels, 1))
         self.aliased = kernels == "sm90" and not policy.alone.own_staging
         self.mma, self.epilogue = self._mma_and_epilogue()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from xstage.hw_validate.cuda import collect as module
-from xstage.hw_validate.cuda.collect import Settings, collect, main
+from xstage.hw_validate.cuda.collect import Settings, collect, collect_more, main
 from xstage.hw_validate.cuda.container import load, save
 from xstage.hw_validate.cuda.errors import (
     DeviceLostError,
@@ -92,6 +92,15 @@ def test_a_failure_before_anything_ran_is_kept_too(tmp_path):
     kept = load(tmp_path / "r.npz", "results")
     assert set(states(kept).values()) == {"not run"}
     assert "peer access is missing" in kept.header["failed"]["why"]
+
+
+def test_a_gpu_lost_before_the_transport_is_known_leaves_the_results_from_before(tmp_path):
+    before = collect(tiny(), ModelledDevices(stage(), sms=8), tmp_path / "r.npz")
+    lost = ModelledDevices(stage(), sms=8, fails={("device_memory", 1): DeviceLostError("the GPU is lost")})
+    with pytest.raises(DeviceLostError):
+        collect_more(before, tiny(), lost, tmp_path / "r.npz")
+    assert states(load(tmp_path / "r.npz", "results")) == states(before)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.npz"]
 
 
 def test_no_part_begins_when_the_budget_is_spent(tmp_path):

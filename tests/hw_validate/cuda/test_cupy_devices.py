@@ -275,7 +275,7 @@ def test_ctrl_c_tells_kernels_to_give_up_too():
         ("RawModule", type("DynamicLibNotFoundError", (RuntimeError,), {})("libnvrtc.so.13"), NoGpuError, "no compiler"),
         ("kernel", CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"), DeviceLostError,
          "running bursts on GPU 0: the GPU is lost to this process"),
-        ("kernel", CUDARuntimeError("cudaErrorLaunchTimeout: the launch timed out"), KernelTimeoutError, "ran too long"),
+        ("kernel", CUDARuntimeError("cudaErrorLaunchTimeout: the launch timed out"), DeviceLostError, "ran too long"),
         ("memcpy", CUDARuntimeError("cudaErrorECCUncorrectable: uncorrectable ECC error"), DeviceLostError, "reading from"),
     ],
 )  # fmt: skip

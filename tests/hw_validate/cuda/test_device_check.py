@@ -121,8 +121,7 @@ def test_without_a_law_programs_run_and_the_fused_kernels_tell_their_numbers(tmp
 
 
 def test_a_fault_of_ours_in_one_step_does_not_take_the_others_with_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(DeviceCheck, "analysis", analysis := lambda self: {}["no such thing"])
-    analysis.__name__ = "analysis"
+    monkeypatch.setattr(DeviceCheck, "analysis", lambda self: {}["no such thing"])
     good, report = check(tmp_path, ModelledDevices(stage(), sms=4))
     assert not good
     assert report["steps"]["analysis"]["error"] == "KeyError"
@@ -141,6 +140,19 @@ def test_a_lost_gpu_is_left_to_a_new_process_with_the_steps_behind(tmp_path):
     assert states(json.loads((tmp_path / "check.json").read_text())) == {
         "start": "done", "host": "failed", "local": "done", "summary": "done"
     }  # fmt: skip
+
+
+def test_a_gpu_that_is_gone_leaves_the_steps_that_need_none(tmp_path, capsys):
+    check(tmp_path, ModelledDevices(stage(), sms=4))
+
+    def gone():
+        raise NoGpuError("no GPU any more")
+
+    assert main(["-o", str(tmp_path), "--steps", "later,summary"], gone) == 0
+    report = json.loads((tmp_path / "check.json").read_text())
+    assert report["steps"]["later"] == {"state": "not run", "why": "the GPU was lost before"}
+    assert report["steps"]["summary"]["state"] == "done"
+    assert main(["-o", str(tmp_path)], gone) == 1 and "no GPU any more" in capsys.readouterr().err
 
 
 class Lost(RehearsedDevices):
@@ -239,6 +251,17 @@ def test_more_ranks_on_the_same_sms_store_more_of_the_same_tiles_far_away(monkey
         sweep._more_ranks(ranks, 512, 32)
     assert {(ranks, sms, more["ratio"]) for ranks, sms, more in ran} == {(2, 32, 1.0), (4, 16, 1.5), (8, 8, 1.75)}
     assert all(more["width"] == 512 and more["ranks"] == ranks for ranks, _, more in ran)
+
+
+def test_numbers_that_are_none_stay_none_in_the_process_that_goes_on(tmp_path):
+    sweep = FusedCheck(None, tmp_path, None, 0.0)
+    sides = {"far": {"relative_error": float("nan"), "wrong_rows": 1.0}}
+    sweep.report["runs"].append({"kernel": "megamoe", "policy": "lag", **sides})
+    sweep._write()
+    after = FusedCheck(None, tmp_path, None, 0.0)
+    after.go_on()
+    with pytest.raises(MeasurementError, match="results are off by nan"):
+        after._check()
 
 
 class Fails(EmulatedDevices):

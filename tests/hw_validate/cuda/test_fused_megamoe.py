@@ -119,7 +119,7 @@ def test_every_policy_gives_the_right_numbers_and_the_same_to_the_last_bit(name)
     expected = results_of(first[1], first[3][0])
     for transport in ("host", "peer"):
         program, fused, data, outcomes = run(POLICIES[name], transport, seeds=range(2))
-        exact = megamoe_reference(fused, data)
+        exact = megamoe_reference(fused.shape, fused.pools, data)
         for outcome in outcomes:
             check_numbers(fused, data, outcome, exact)
             check_returns(fused, outcome)
@@ -141,7 +141,7 @@ def test_every_policy_gives_the_right_numbers_and_the_same_to_the_last_bit(name)
 def test_uneven_shapes(sizes):
     for name in ("wave", "lag"):
         _, fused, data, [outcome] = run(POLICIES[name], **sizes)
-        check_numbers(fused, data, outcome, megamoe_reference(fused, data))
+        check_numbers(fused, data, outcome, megamoe_reference(fused.shape, fused.pools, data))
         check_returns(fused, outcome)
 
 
@@ -152,7 +152,7 @@ def test_many_schedules(name, ranks):
     for transport in ("host", "peer"):
         sizes = {"ranks": ranks, "experts": 2 * ranks, "tokens": 150 // ranks, "sms": 2 if ranks < 8 else 1}
         _, fused, data, outcomes = run(POLICIES[name], transport, seeds=range(12 // ranks + 1), **sizes)
-        exact = megamoe_reference(fused, data)
+        exact = megamoe_reference(fused.shape, fused.pools, data)
         for outcome in outcomes:
             check_numbers(fused, data, outcome, exact)
             assert (results_of(fused, outcome) == results_of(fused, outcomes[0])).all()
@@ -173,7 +173,7 @@ def test_the_kernel_without_instrumentation_computes_the_same_and_notes_nothing(
 def test_the_kernel_is_clean_under_the_sanitisers(sanitizer):
     sizes = {"sms": 1, "tokens": 40, "intermediate": 128}
     _, fused, data, [outcome] = run(POLICIES["interleaved"], "peer", sanitizer=sanitizer, warps=FEW_WARPS, **sizes)
-    check_numbers(fused, data, outcome, megamoe_reference(fused, data))
+    check_numbers(fused, data, outcome, megamoe_reference(fused.shape, fused.pools, data))
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_every_policy_is_clean_under_the_sanitisers(name, sanitizer):
         _, fused, data, [outcome] = run(
             POLICIES[name], transport, seeds=[seed], sanitizer=sanitizer, warps=FEW_WARPS, sms=2, intermediate=128
         )
-        check_numbers(fused, data, outcome, megamoe_reference(fused, data))
+        check_numbers(fused, data, outcome, megamoe_reference(fused.shape, fused.pools, data))
 
 
 # --- planted faults
@@ -237,7 +237,7 @@ def test_a_missing_order_is_a_race_wherever_it_is(fault):
 
 def test_a_missing_wait_gives_wrong_numbers_in_some_schedule():
     _, fused, data, outcomes = run(POLICIES["wave"], seeds=range(4), spoil=without_waits("l2", "inputs"))
-    exact = megamoe_reference(fused, data)
+    exact = megamoe_reference(fused.shape, fused.pools, data)
     with pytest.raises(AssertionError):
         for outcome in outcomes:
             check_numbers(fused, data, outcome, exact)
@@ -316,7 +316,7 @@ def test_shared_memory_that_is_too_small_is_refused_with_what_it_takes():
 def test_with_less_shared_memory_the_main_loop_has_two_stages():
     _, fused, data, [outcome] = run(POLICIES["wave"], shared_bytes=163 << 10)
     assert fused.stages == 2
-    check_numbers(fused, data, outcome, megamoe_reference(fused, data))
+    check_numbers(fused, data, outcome, megamoe_reference(fused.shape, fused.pools, data))
 
 
 # --- costs of the control
