@@ -24,21 +24,25 @@ from .compare import STALLED_SHARE
 LINE_BYTES = 64
 GAPS_NS = (60.0, 1000.0)
 """Range of gaps. Below it, noting the time takes up most of the gap."""
+SPREAD = (0.75, 1.33)
+"""Factors by which sizes and gaps vary within a phase."""
 MOST_DRAWS = 50
 """Draws for each Program wanted; a machine on which nothing stalls yields fewer with stall."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Range of burst sizes, bytes a producer."""
+    """Range of burst sizes, bytes a producer, and of the gaps of phases."""
 
     least_bytes: int
     most_bytes: int
+    gaps_ns: tuple[float, float] = GAPS_NS
 
 
-def bounds_of(knee_bytes: float) -> Bounds:
-    """From a quarter of the knee to three knees."""
-    return Bounds(_whole_lines(knee_bytes / 4), _whole_lines(3 * knee_bytes))
+def bounds_of(knee_bytes: float, least_gap_ns: float = 0.0) -> Bounds:
+    """From a quarter of the knee to three knees. No gap is shorter than the hardware can make one (`least_gap_ns`)."""
+    gaps = max(GAPS_NS[0], least_gap_ns / SPREAD[0]), max(GAPS_NS[1], 4 * least_gap_ns / SPREAD[0])
+    return Bounds(_whole_lines(knee_bytes / 4), _whole_lines(3 * knee_bytes), gaps)
 
 
 def unseen_traces(
@@ -95,9 +99,9 @@ def draw(machine: Machine, producers: int, bounds: Bounds, rng: np.random.Genera
     for _ in range(int(rng.integers(2, 5))):
         bursts = int(rng.integers(3, 13))
         size = np.exp(rng.uniform(np.log(bounds.least_bytes), np.log(bounds.most_bytes)))
-        gap = np.exp(rng.uniform(*np.log(GAPS_NS)))
-        sizes += [_whole_lines(size * factor) for factor in rng.uniform(0.75, 1.33, bursts)]
-        gaps += [round(1000 * gap * factor) for factor in rng.uniform(0.75, 1.33, bursts)]
+        gap = np.exp(rng.uniform(*np.log(bounds.gaps_ns)))
+        sizes += [_whole_lines(size * factor) for factor in rng.uniform(*SPREAD, bursts)]
+        gaps += [round(1000 * gap * factor) for factor in rng.uniform(*SPREAD, bursts)]
     return train(machine, producers, sizes, gaps)
 
 

@@ -26,9 +26,9 @@ MOST_RATE_GBS = 1000.0
 """A time that does not grow with the size is that of this rate."""
 
 
-def measure_access(bench: Bench, times: BurstTimes) -> AccessTimes:
-    """Times of loads and own stores, and costs of ops. `times` are those of the calibration."""
-    ops, beside_loads = (measure_op_costs(bench, times, loads) for loads in (False, True))
+def measure_access(bench: Bench, times: BurstTimes, knee_bytes: float) -> AccessTimes:
+    """Times of loads and own stores, and costs of ops. `times` and knee are those of the calibration."""
+    ops, beside_loads = (measure_op_costs(bench, times, knee_bytes, loads) for loads in (False, True))
     note_ticks = bench.clock.ticks_per_ns * ops.ps(1)["note"] / 1000
     return AccessTimes(_line(bench, "load", note_ticks), _line(bench, "own", note_ticks), ops, beside_loads)
 

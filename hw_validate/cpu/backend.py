@@ -21,8 +21,9 @@ from ..compare import AGREES_PCT, STALLED_SHARE
 from ..measuring import DisturbedError, Progress, silent
 from ..unseen import bounds_of, unseen_traces
 from .access import measure_access
+from .architecture import LINE_BYTES
 from .bench import Bench
-from .microbenchmark import FULL, LEAST_NS, PACE_LIMIT, QUICK, Measured, measure
+from .microbenchmark import FIRST_LOOK, LEAST_NS, Measured, Plan, measure, plan_around
 from .onto_cores import AccessTimes, judged_ops
 from .replay import replay
 from .schedules import Drawn, schedule_traces, stalled_share_on_cores
@@ -46,16 +47,14 @@ class CpuBackend:
     def __init__(self, producers: int = 1, quick: bool = False) -> None:
         self.quick = quick
         self.bench = Bench(producers)
-        self._plan = QUICK if quick else FULL
-        self._before: BurstTimes | None = None
-        self._paces_ns: tuple[float, float] | None = None
+        self._plan: Plan = FIRST_LOOK
+        self._before: Measured | None = None
         self._access: AccessTimes | None = None
 
     def calibrate(self, rng: np.random.Generator, progress: Progress = silent) -> Calibrated:
         """Parameters of this computer's stage. Raises `NoLawError` or `DisturbedError`."""
-        measured = measure(self.bench, self._plan, rng, progress)
-        self._before = measured.times
-        self._paces_ns = measured.pace_ns / PACE_LIMIT, measured.pace_ns * PACE_LIMIT
+        self._plan = self._look(rng)
+        measured = self._before = measure(self.bench, self._plan, rng, progress)
         shared = shared_stage(measured)
         try:
             found = self._fit(measured)
@@ -86,10 +85,12 @@ class CpuBackend:
     def unseen(self, calibrated: Calibrated, count: int, rng: np.random.Generator) -> list[Trace]:
         """`count` Programs: trains, and MegaMoE and attention schedules mapped onto the cores. Half of them stall."""
         producers, machine = self.bench.producers, calibrated.machine
-        self._access = measure_access(self.bench, calibrated.times)
+        knee_bytes = calibrated.calibration.knee_bytes.value
+        least_gap_ns = self._before.least_gap_ns if self._before else 0.0
+        self._access = measure_access(self.bench, calibrated.times, knee_bytes)
         drawn = Drawn(machine, producers, self._access)
         schedules = schedule_traces(drawn, round(count * (QUICK_SCHEDULES if self.quick else SCHEDULES)), rng)
-        bounds, trains = bounds_of(calibrated.calibration.knee_bytes.value), count - len(schedules)
+        bounds, trains = bounds_of(knee_bytes, least_gap_ns), count - len(schedules)
         stalled = sum(stalled_share_on_cores(trace) > STALLED_SHARE for trace in schedules)
         return [*unseen_traces(machine, producers, trains, bounds, rng, (count + 1) // 2 - stalled), *schedules]
 
@@ -100,10 +101,7 @@ class CpuBackend:
     def replay(
         self, traces: Sequence[Trace], rng: np.random.Generator, progress: Progress = silent
     ) -> list[pd.DataFrame | None]:
-        """Trains first, then schedules: what one kind leaves in the caches does not meet the other.
-
-        Only runs in which small bursts took what they took in the calibration count.
-        """
+        """Trains first, then schedules: what one kind leaves in the caches does not meet the other."""
         repeats = QUICK_REPEATS if self.quick else REPEATS
         kinds = [
             ["cores" not in trace.program.meta for trace in traces],
@@ -111,7 +109,7 @@ class CpuBackend:
         ]
         found: list[pd.DataFrame | None] = [None] * len(traces)
         for chosen in (np.flatnonzero(kind).tolist() for kind in kinds):
-            tables = replay([traces[i] for i in chosen], self.bench, repeats, rng, self._paces_ns, progress)
+            tables = replay([traces[i] for i in chosen], self.bench, repeats, rng, progress)
             for i, table in zip(chosen, tables, strict=True):
                 found[i] = table
         return found
@@ -133,7 +131,7 @@ class CpuBackend:
             now = measure(self.bench, replace(self._plan, rounds=DRIFT_ROUNDS), rng).times
         except DisturbedError:
             return None
-        return float(100 * np.median(np.abs(now.centre_ns() / self._before.centre_ns() - 1)))
+        return float(100 * np.median(np.abs(now.centre_ns() / self._before.times.centre_ns() - 1)))
 
     def close(self) -> None:
         self.bench.close()
@@ -145,6 +143,12 @@ class CpuBackend:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _look(self, rng: np.random.Generator) -> Plan:
+        """Bursts around the knee that a few isolated ones show."""
+        found = self._fit(measure(self.bench, FIRST_LOOK, rng))
+        knee = found.knee_bytes.value
+        return plan_around(knee / LINE_BYTES, self.bench.producers * knee / found.drain_gbs.value, self.quick)
 
     def _fit(self, measured: Measured) -> Calibration:
         if self.bench.producers == 1:

@@ -6,6 +6,7 @@ The cost of noting the time is measured once (`Costs`) and taken off everything:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,17 +16,16 @@ import numpy as np
 
 from ...sim.errors import InputError, XstageError
 from ..centre import centre
-from . import lane
+from . import lane, yardstick
 from .architecture import LINE_BYTES, Architecture
 from .buffers import Buffer
 from .clock import Clock, check_rates, core_speed, lost_share, measure_clock, measure_rate
 from .cores import choose_cores, run_pinned
 from .tables import CoreTables, State
+from .yardstick import Steps
 
-Steps = np.ndarray[Any, np.dtype[np.int64]]
-
-CACHED_BYTES = 16 << 10
-"""Ordinary stores go round in this much memory, which stays in the first-level cache."""
+CACHED_BYTES = 4 << 10
+"""Ordinary stores go round in this much memory, which stays in the first-level cache; little, as loads may drive it out."""
 LOAD_AREA_BYTES = 64 << 10
 """Loads go round in this much memory of each rank, which stays in the second-level cache."""
 WARM_UP_BYTES = 256 << 20
@@ -33,13 +33,12 @@ PATIENCE_S = 5.0
 """Nothing that runs here lasts longer by far; a wait that does is a deadlock."""
 
 
-LATE_NS, LATE_SHARE = 500.0, 0.1
-"""A run was disturbed if a lane began this late, or if more than this share of its spins ended this late: something else ran
-on its core, and of several lanes one stored while another was off."""
-PAUSE_NS = 2_000.0
-"""A core that runs a Program was disturbed if it did not look at its lanes for this long. A slice of another thread is far
-longer; a few ops of many lanes at once, or the first use of some memory, are shorter."""
-TRIES = 4
+LATE_SHARE = 0.1
+NO_LIMIT = 1e12
+PACES, QUIETEST = 1500, 0.25
+"""So often small bursts are run to see what is usual: what they take in the quietest quarter."""
+WAIT_S = 1.0
+"""So long something is run again until it is quiet; a core may be in another state for seconds."""
 
 
 class StuckError(XstageError):
@@ -54,6 +53,19 @@ class Costs:
     overshoot_ticks: float
 
 
+@dataclass(frozen=True)
+class Limits:
+    """From when on a run counts as disturbed."""
+
+    late_ns: float = 500.0
+    """If a lane began this late, or a tenth of its spins ended this late, something else ran on its core."""
+    pause_ns: float = 2_000.0
+    """It did as well if a core that runs a Program did not look at its lanes for so long. A slice of another thread is far
+    longer; a few ops of many lanes at once, or the first use of some memory, are shorter."""
+    pace: float = 1.3
+    """The core was in another state if small bursts took so many times more, or less, than they usually take."""
+
+
 class Ran(NamedTuple):
     """The times noted by lane, one more than steps, and whether something else took time from a lane."""
 
@@ -62,27 +74,30 @@ class Ran(NamedTuple):
 
 
 class RanProgram(NamedTuple):
-    """What `lane.run_core` noted, a row an op: (lane, task, op, start, end, begun), times in ticks."""
+    """What `lane.run_core` noted, a row an op: (lane, task, op, start, end, begun), times in ticks; and whether something
+    else took time from a core."""
 
     records: Steps
-    prefix: list[Steps]
     disturbed: bool
 
 
 class Bench:
-    """`producers` cores with a buffer each. Use it in `with`: it holds memory.
+    """`producers` cores with a buffer each. Use it in `with`: it holds memory. If it does not judge, no run counts as
+    disturbed, whatever else runs here.
 
     Raises `InputError` for more producers than cores, and `UnsteadyClockError`.
     """
 
-    def __init__(self, producers: int = 1, buffer_bytes: int | None = None) -> None:
+    def __init__(self, producers: int = 1, buffer_bytes: int | None = None, judges: bool = True) -> None:
         rough = Clock(measure_rate(0.01), 1)
         self.cores = choose_cores(producers, lambda core: lost_share(core, rough))
         self.clock = measure_clock(self.cores[0])
         self.buffers = [Buffer(buffer_bytes or lane.ARCHITECTURE.buffer_bytes) for _ in range(producers)]
-        self.late_ns, self.pause_ns = LATE_NS, PAUSE_NS
+        self._limits = Limits() if judges else Limits(NO_LIMIT, NO_LIMIT, NO_LIMIT)
         self._offsets = [0] * producers
         self._cached = [np.ones(CACHED_BYTES + LINE_BYTES, dtype=np.uint8) for _ in range(producers)]
+        self._warm_up()
+        self._usual_ticks: dict[int, float] = {}  # of small bursts, by the number of lanes that run
         self.speed_before = core_speed(self.cores[0])
         self.costs = self._measure_costs()
 
@@ -95,12 +110,17 @@ class Bench:
         return len(self.cores)
 
     def run_quietly(self, lists: Sequence[Steps]) -> Ran:
-        """As `run`, again up to three times if it was disturbed. Not for steps that use counters."""
-        for _ in range(TRIES - 1):
-            ran = self.run(lists)
-            if not ran.disturbed:
-                return ran
-        return self.run(lists)
+        """As `run_watched`, again while it is disturbed, for `WAIT_S` at most. Not for steps that use counters."""
+        give_up = time.monotonic() + WAIT_S
+        while (ran := self.run_watched(lists)).disturbed and time.monotonic() < give_up:
+            pass
+        return ran
+
+    def run_watched(self, lists: Sequence[Steps]) -> Ran:
+        """As `run`, between small bursts; it counts as disturbed as well if these did not take what they usually take."""
+        stamps, disturbed = self.run([yardstick.around(steps, self.clock) for steps in lists])
+        paces = [yardstick.paces_ticks(noted) for noted in stamps]
+        return Ran([yardstick.between(noted) for noted in stamps], disturbed or not self._as_usual(paces))
 
     def run(self, lists: Sequence[Steps]) -> Ran:
         """Run a list of steps on each of the first cores, started together.
@@ -131,15 +151,15 @@ class Bench:
             if outcome == lane.TIMED_OUT:
                 raise StuckError(f"lane {i} waited for more than {PATIENCE_S:g} s on core {self.cores[i]}")
         start = int(shared[lane.START_TICK])
-        late = self.clock.ticks(self.late_ns)
+        late = self.clock.ticks(self._limits.late_ns)
         return Ran(stamps, any(_disturbed(*each, start, late) for each in zip(lists, stamps, strict=True)))
 
-    def run_program(self, tables: CoreTables, prefix: Steps, drain_ns: float) -> RanProgram:
-        """Run a Program on the cores that it was mapped to, once to make code and tables warm, then `prefix` on each of
-        them, then the Program again, which counts.
+    def run_program(self, tables: CoreTables, drain_ns: float, watched: bool = True) -> RanProgram:
+        """Run a Program on the cores that it was mapped to, once to make code and tables warm, then again, which counts.
 
         `drain_ns` is how long a full stage drains: a core tells of its stores as long after them. The run counts as
-        disturbed if something else took time from a core.
+        disturbed if something else took time from a core, or if the small bursts before and after it, which are left out
+        unless `watched`, did not take what they usually take.
         Raises `InputError` for more cores than there are or a store larger than its area, and `StuckError` naming lane and
         counter if lanes wait for each other for seconds.
         """
@@ -147,12 +167,12 @@ class Bench:
         if count > self.producers:
             raise InputError("more lanes than cores", field="lanes", value=count, allowed=f"1 to {self.producers}")
         area = self._area_bytes(tables)
-        check_steps(prefix, self.buffers[0].size)
+        bursts = [yardstick.before(self.clock), yardstick.after(self.clock)] if watched else []
         patience = self.clock.ticks(PATIENCE_S * 1e9)
-        rehearsed, before, shared = (np.zeros(lane.N_SHARED, dtype=np.int64) for _ in range(3))
+        rehearsed, shared, *around = (np.zeros(lane.N_SHARED, dtype=np.int64) for _ in range(2 + len(bursts)))
         states = [tables.state(), tables.state()]
         loads = np.ones((count, tables.ranks * LOAD_AREA_BYTES + LINE_BYTES), dtype=np.uint8)
-        stamps = [np.ones(len(prefix) + 1, dtype=np.int64) for _ in range(count)]
+        stamps = [[np.ones(len(steps) + 1, dtype=np.int64) for _ in range(count)] for steps in bursts]
         records = [np.ones((max(1, len(tables.ops)), 6), dtype=np.int64) for _ in range(count)]
 
         def runner(i: int) -> Any:
@@ -167,25 +187,32 @@ class Bench:
                     state.groups, state.taken, state.address, tables.n_words, records[i], words.ctypes.data, count,
                     buffer.address,
                     loaded, area, LOAD_AREA_BYTES, offsets, load_offsets, aligned, CACHED_BYTES, self.clock.ticks(drain_ns),
-                    patience, self.clock.ticks(self.pause_ns),
+                    patience, self.clock.ticks(self._limits.pause_ns),
                 )  # fmt: skip
+
+            def run_bursts(which: int) -> Any:
+                outcome, _ = lane.run_lane(
+                    bursts[which], 0, stamps[which][i], around[which].ctypes.data, count,
+                    buffer.address, buffer.size, aligned, CACHED_BYTES, patience,
+                )  # fmt: skip
+                return outcome
 
             def run() -> Any:
                 found = run_core(states[0], rehearsed)
                 if found[0] != lane.DONE:
                     return *found, states[0]
-                outcome, _ = lane.run_lane(
-                    prefix, 0, stamps[i], before.ctypes.data, count,
-                    buffer.address, buffer.size, aligned, CACHED_BYTES, patience,
-                )  # fmt: skip
-                if outcome != lane.DONE:
+                if watched and (outcome := run_bursts(0)) != lane.DONE:
                     return outcome, 0, 0, -1, states[1]
-                return *run_core(states[1], shared), states[1]
+                found = run_core(states[1], shared)
+                if watched and found[0] == lane.DONE and (outcome := run_bursts(1)) != lane.DONE:
+                    return outcome, 0, 0, -1, states[1]
+                return *found, states[1]
 
             return run
 
         def abort() -> None:
-            rehearsed[lane.ABORT] = before[lane.ABORT] = shared[lane.ABORT] = 1
+            for words in (rehearsed, shared, *around):
+                words[lane.ABORT] = 1
 
         ended = run_pinned([runner(i) for i in range(count)], self.cores, abort)
         for core, (outcome, _, _, waiting, state) in enumerate(ended):
@@ -195,7 +222,11 @@ class Bench:
                 )
                 raise StuckError(f"{where} for more than {PATIENCE_S:g} s")
         rows = np.concatenate([records[i][: ended[i][1]] for i in range(count)])
-        return RanProgram(rows, stamps, any(lost > 0 for _, _, lost, _, _ in ended))
+        disturbed = any(lost > 0 for _, _, lost, _, _ in ended)
+        if watched:
+            paces = [[yardstick.pace_ticks(noted) for noted in each] for each in zip(*stamps, strict=True)]
+            disturbed = disturbed or not self._as_usual(paces)
+        return RanProgram(rows, disturbed)
 
     def _area_bytes(self, tables: CoreTables) -> int:
         """What a buffer has for each rank. Raises `InputError` if a store or load of the Program does not fit."""
@@ -206,7 +237,7 @@ class Bench:
                 raise InputError("does not fit into its area", field="lines", value=lines, allowed=allowed)
         return area
 
-    def warm_up(self) -> None:
+    def _warm_up(self) -> None:
         """Bring the cores to speed and every page of the buffers into reach."""
         lines = 64
         stored = max(self.buffers[0].size, WARM_UP_BYTES)
@@ -236,13 +267,26 @@ class Bench:
     ) -> None:
         self.close()
 
+    def _as_usual(self, paces: Any) -> bool:
+        """Whether small bursts before and after took what they usually take; `paces` [lanes, 2] are ticks."""
+        of_run = np.mean(paces, axis=0)
+        if len(paces) not in self._usual_ticks:
+            self._usual_ticks[len(paces)] = self._measure_usual(len(paces))
+        ratio = of_run / self._usual_ticks[len(paces)]
+        return bool(((ratio <= self._limits.pace) & (ratio >= 1 / self._limits.pace)).all())
+
+    def _measure_usual(self, lanes: int) -> float:
+        bursts = [yardstick.before(self.clock)] * lanes
+        paces = [np.mean([yardstick.pace_ticks(noted) for noted in self.run(bursts).stamps]) for _ in range(PACES)]
+        return float(np.quantile(paces, QUIETEST))
+
     def _measure_costs(self) -> Costs:
-        pairs = 2000
+        pairs, times = 400, 25
         asked = self.clock.ticks(200) + np.arange(pairs) % max(1, self.clock.ticks(100))  # any place between two steps
         steps = np.zeros((2 * pairs, 4), dtype=np.int64)
         steps[::2, 0], steps[::2, 1] = lane.SPIN, asked
         steps[1::2, 0] = lane.STORE
-        took = np.diff(np.stack([self.run([steps]).stamps[0] for _ in range(5)]), axis=1)
+        took = np.diff(np.stack([self.run_quietly([steps]).stamps[0] for _ in range(times)]), axis=1)
         return Costs(float(centre(took[:, 1::2].ravel())), float(centre((took[:, ::2] - asked).ravel())))
 
 

@@ -11,6 +11,8 @@ that does nothing else, is what noting a store costs in a Program.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,30 +23,30 @@ from ...sim.calibrate import BurstTimes
 from ...sim.program import Program
 from ...sim.program_builder import ProgramBuilder, Seat
 from ..centre import centre
+from ..measuring import DisturbedError
 from ..schedules import RANKS
 from . import lane
 from .architecture import LINE_BYTES
 from .bench import Bench, RanProgram
-from .microbenchmark import PACE_LIMIT, usual_pace_ns
 from .onto_cores import NO_TIMES, onto_cores
 from .op_costs import KINDS, OpCosts
-from .small_bursts import pace_ns_of, small_bursts
 from .tables import CoreTables
 
 LANES = (2, 6, 12, 24)
 """Lanes of the core. All but one are idle: a lane that is idle costs a look at its clock, and at its counter if it waits."""
 LOADING_LANES, LOADED_BYTES, LOAD_EVERY_PS = 4, 2048, 5_000_000
 """Of the idle lanes so many load now and then in the second measurement, about as often as lanes of MegaMoE pull rows."""
-SEQUENCES, MOST_BETWEEN = 160, 8
-REPEATS = 16
+PROGRAMS, SEQUENCES, MOST_BETWEEN = 4, 40, 8
+"""Several short programs rather than a long one: a core is seldom quiet for a millisecond."""
+REPEATS, MOST_S = 16, 10.0
 QUANTILE = 0.75
 """A core keeps to the costs in three of four cases; in the fourth it is late, and catches up when it is next idle."""
 PAUSE_PS, LONG_PAUSE_PS = (300_000, 3_000_000), (4_000_000, 16_000_000)
 """Range of the pauses before sequences; long ones give other lanes the time for several loads."""
 PLENTY = 1_000_000
 """Of the slot that is taken and given: no ACQUIRE ever waits."""
-MOST_SMALL_BYTES = 8192
-"""Isolated bursts of up to this size stall on no processor that was tried."""
+SMALL_IN_KNEES = 0.55
+"""Isolated bursts of up to this size are well below the soft knee."""
 _DRAWN = tuple(kind for kind in KINDS if kind != "note")
 
 
@@ -66,39 +68,49 @@ class _Sequences:
     alone_ticks: Any
 
 
-def measure_op_costs(bench: Bench, times: BurstTimes, beside_loads: bool) -> OpCosts:
-    """What each kind of op costs a core of `bench`, by the number of its lanes. `times` are those of the calibration.
+def measure_op_costs(bench: Bench, times: BurstTimes, knee_bytes: float, beside_loads: bool) -> OpCosts:
+    """What each kind of op costs a core of `bench`, by the number of its lanes. `times` and knee are of the calibration.
 
     With `beside_loads`, other lanes load between the sequences: they drive what ops need out of the core's nearest cache.
     """
     rng = np.random.default_rng(0)
     cores = min(RANKS, bench.producers)
-    small = times.isolated & (times.burst_bytes <= MOST_SMALL_BYTES)
+    small = times.isolated & (times.burst_bytes <= SMALL_IN_KNEES * knee_bytes)
     alone = _Alone(times.burst_bytes[small].astype(int), times.centre_ns()[small] * bench.clock.ticks_per_ns)
-    return OpCosts(
-        LANES, tuple(_costs_ns(bench, _sequences(cores, lanes, beside_loads, alone, rng), cores) for lanes in LANES)
-    )
+    costs = []
+    for lanes in LANES:
+        programs = [_sequences(cores, lanes, beside_loads, alone, rng) for _ in range(PROGRAMS)]
+        costs.append(_costs_ns(bench, programs, cores))
+    return OpCosts(LANES, tuple(costs))
 
 
 def quiet_runs(bench: Bench, tables: CoreTables, repeats: int) -> list[RanProgram]:
-    """Runs of a Program in which the small bursts before it took no longer than usual."""
-    prefix = small_bursts(bench)
-    runs = [bench.run_program(tables, prefix, drain_ns=1000.0) for _ in range(repeats)]
-    paces = [pace_ns_of(bench, run.prefix) for run in runs]
-    most = PACE_LIMIT * usual_pace_ns(paces)
-    return [run for run, pace in zip(runs, paces, strict=True) if pace <= most]
+    """`repeats` runs of a Program that were not disturbed. Raises `DisturbedError` if there are not as many in `MOST_S`."""
+    found: list[RanProgram] = []
+    give_up = time.monotonic() + MOST_S
+    while len(found) < repeats and time.monotonic() < give_up:
+        ran = bench.run_program(tables, drain_ns=1000.0)
+        found += [] if ran.disturbed else [ran]
+    if len(found) < repeats:
+        raise DisturbedError(
+            f"only {len(found)} runs of a program were quiet in {MOST_S:g} s; try again when less runs on this computer"
+        )
+    return found
 
 
-def _costs_ns(bench: Bench, sequences: _Sequences, cores: int) -> tuple[float, ...]:
+def _costs_ns(bench: Bench, programs: Sequence[_Sequences], cores: int) -> tuple[float, ...]:
     """What things cost in ns, in the order of `KINDS`."""
-    tables = CoreTables(onto_cores(sequences.program, cores, NO_TIMES), bench.clock)
-    runs = quiet_runs(bench, tables, REPEATS)
-    note = centre(np.ravel([_last_stores_ticks(tables, run) - sequences.alone_ticks for run in runs]))
-    took = np.array([_between_ticks(tables, run, len(sequences.counts)) for run in runs])
-    seen = np.isfinite(took).any(axis=0)
-    typical = np.nanquantile(took[:, seen], QUANTILE, axis=0)
-    costs, *_ = np.linalg.lstsq(sequences.counts[seen], typical, rcond=None)
-    return tuple(float(bench.clock.ns(max(0.0, cost))) for cost in (*costs, note))
+    notes, counts, typical = [], [], []
+    for each in programs:
+        tables = CoreTables(onto_cores(each.program, cores, NO_TIMES), bench.clock)
+        runs = quiet_runs(bench, tables, REPEATS)
+        notes += [_last_stores_ticks(tables, run) - each.alone_ticks for run in runs]
+        took = np.array([_between_ticks(tables, run, len(each.counts)) for run in runs])
+        seen = np.isfinite(took).any(axis=0)
+        counts.append(each.counts[seen])
+        typical.append(np.nanquantile(took[:, seen], QUANTILE, axis=0))
+    costs, *_ = np.linalg.lstsq(np.concatenate(counts), np.concatenate(typical), rcond=None)
+    return tuple(float(bench.clock.ns(max(0.0, cost))) for cost in (*costs, centre(np.ravel(notes))))
 
 
 def _last_stores_ticks(tables: CoreTables, run: RanProgram) -> Any:

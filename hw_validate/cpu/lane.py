@@ -396,7 +396,12 @@ def _next_task(
 
 @_compiled
 def _store_dealt(first, count, pieces, left, stores, area_bytes, offsets, cached, cached_size, line_in_cache) -> Any:
-    """One STORE: its pieces (area, lines) dealt in turn, area -1 being the core's cache. Returns the place in the cache."""
+    """One STORE: its pieces (area, lines) dealt in turn, area -1 being the core's cache. Returns the place in the cache, and
+    when the last line was stored.
+
+    Nothing is loaded between the last line and that moment: a load waits for an older store that still lies in the core if
+    their addresses end alike (in the lowest 12 bits), and with a page's worth of lines in there one always does.
+    """
     remaining = 0
     for i in range(count):
         area, lines = pieces[first + i, 0], pieces[first + i, 1]
@@ -404,25 +409,29 @@ def _store_dealt(first, count, pieces, left, stores, area_bytes, offsets, cached
         remaining += lines
         if area >= 0:
             offsets[area] = next_offset(offsets[area], lines, area_bytes)
+    ended: Any = _ticks()
     while remaining > 0:
         for i in range(count):
             lines = min(DEALT_LINES, left[i]) if count > 1 else left[i]
             area = pieces[first + i, 0]
+            left[i] -= lines
+            remaining -= lines
             if area >= 0:
                 address = stores + area * area_bytes + offsets[area]
+                offsets[area] += lines * LINE_BYTES
                 for _ in range(lines):
                     _store_line(address)
                     address += LINE_BYTES
-                offsets[area] += lines * LINE_BYTES
             else:
                 for _ in range(lines):
                     _store_line_cached(cached + line_in_cache)
                     line_in_cache += LINE_BYTES
                     if line_in_cache >= cached_size:
                         line_in_cache = 0
-            left[i] -= lines
-            remaining -= lines
-    return line_in_cache
+            if remaining == 0:
+                ended = _ticks()
+                break
+    return line_in_cache, ended
 
 
 @_compiled
@@ -586,11 +595,13 @@ def run_core(
                 for i in range(a, a + b):
                     # What the store reads shall be in the cache when its time begins.
                     brought += pieces[i, 0] + left[i - a] + offsets[max(0, pieces[i, 0])]
+                    if pieces[i, 0] < 0:
+                        for place in range(0, min(cached_size, pieces[i, 1] * LINE_BYTES), LINE_BYTES):
+                            brought += _load_line(cached + (line_in_cache + place) % cached_size)
                 began = _begin_at(ready)
-                line_in_cache = _store_dealt(
+                line_in_cache, now = _store_dealt(
                     a, b, pieces, left, stores, area_bytes, offsets, cached, cached_size, line_in_cache
                 )
-                now = _ticks()
                 state[CLOCK] = core_free = last_store = now
                 if now - began > LONG_STORE * late:
                     lost += now - began

@@ -55,8 +55,8 @@ class Lowered:
         self.words[: WORDS_APART * len(self.initial) : WORDS_APART] = self.initial
 
 
-def lower(trace: Trace, clock: Clock, costs: Costs, lead_ticks: int, prefix: Steps) -> Lowered:
-    """Steps for the Program of a full `trace`. Each lane begins with `prefix` and goes on `lead_ticks` after the start.
+def lower(trace: Trace, clock: Clock, costs: Costs) -> Lowered:
+    """Steps for the Program of a full `trace`.
 
     Raises `ProgramError` for what cores cannot do.
     """
@@ -69,7 +69,7 @@ def lower(trace: Trace, clock: Clock, costs: Costs, lead_ticks: int, prefix: Ste
     for number in range(len(program.lanes)):
         rows = np.flatnonzero((records["lane"] == number) & (records["op"] != OP_OF_TASK_WAIT))
         builder = _LaneBuilder(program, number, clock, costs, words.ctypes.data)
-        builder.begin(prefix, lead_ticks)
+        builder.begin()
         for row in rows:
             builder.add(int(records["task"][row]), int(records["op"][row]))
         lanes.append(builder.done(rows))
@@ -121,10 +121,9 @@ class _LaneBuilder:
         self.task = -1
         self.stored = False  # the step before noted its time after stores, which costs some
 
-    def begin(self, prefix: Steps, lead_ticks: int) -> None:
-        self.steps += [(int(row[0]), int(row[1]), int(row[2]), int(row[3])) for row in prefix]
+    def begin(self) -> None:
         start = self.clock.ticks(int(self.lane["start_ps"]) / 1000)
-        self.steps.append((lane.AT, lead_ticks + start - round(self.costs.overshoot_ticks), 0, 0))
+        self.steps.append((lane.AT, start - round(self.costs.overshoot_ticks), 0, 0))
 
     def add(self, task: int, number: int) -> None:
         if task != self.task:

@@ -2,8 +2,8 @@
 
 A round times every configuration once or more, in a new random order: isolated bursts of all sizes, and periodic trains of
 some sizes at some gaps, of which the first bursts (while the stage fills up) do not count. What disturbs the computer for a
-while then disturbs all configurations alike. Every round begins with a few small bursts as a yardstick (`Round.pace_ns`):
-rounds in which these took much longer than usual were disturbed and are left out, whatever the other bursts did.
+while then disturbs all configurations alike. Each list of bursts is run again until it was quiet (`Bench.run_quietly`); a
+round of which one never was is left out, whatever its other bursts did.
 
 Gaps are as they were: the cost of noting the time counts as gap, since no store is issued in it.
 
@@ -13,7 +13,7 @@ also timed on one core while the others are idle, which tells what of the stage 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,52 +24,77 @@ from ..centre import centre
 from ..measuring import DisturbedError, Progress, silent
 from . import lane
 from .architecture import LINE_BYTES
-from .bench import Bench
+from .bench import WAIT_S, Bench
 
 Array = np.ndarray[Any, np.dtype[Any]]
-PACE_LINES = (60, 61, 62, 63, 64, 65, 66, 67) * 3
-"""The yardstick. Its bursts also make the loop that stores warm, for every rest of lines that its unrolled body leaves:
-without that, the first bursts of a short program take up to 40 ns more than later ones."""
-PACE_LIMIT = 1.3
-"""A round counts as disturbed if its small bursts took this much longer than those of the quietest quarter of rounds."""
 LEAST_NS = 0.1
 """A time that is nothing but the clock's own cost, taken off, is no time: at least this much is reported."""
-MOST_ROUNDS = 3
-"""Rounds that may be run for each one wanted."""
+REST_IN_DRAINS = 2.5
+"""A gap after which the stage is empty, by what the largest burst takes to drain."""
+MOST_ROUNDS, MOST_S = 3, 120.0
+"""Rounds that may be run for each one wanted, and how long all of them may take."""
 LINES_SPREAD, GAP_SPREAD = 4, 0.1
-"""By how many lines the bursts of a train differ from their middle at most, and by what share its gaps."""
-REST_NS = 5_000.0
-"""A gap after which the stage is empty, by a wide margin: the largest burst drains in about 2 us."""
+"""By how many lines the bursts of a train differ from their middle at most (a quarter of them, if that is less), and by what
+share its gaps."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes in lines, gaps in ns. A round holds each isolated size `per_round` times and each train once.
+    """Sizes in lines, times in ns. A round holds each isolated size `per_round` times, `rest_ns` apart, each train once."""
 
-    Few sizes are multiples of 8, as few of those of a program are: the compiled loop stores eight lines a turn and the rest
-    one by one, so such multiples are quicker than other sizes.
-    """
-
-    isolated_lines: tuple[int, ...] = (
-        9, 18, 31, 45, 67, 93, 126, 163, 191, 226, 253, 287, 324, 352, 385, 449, 509, 638, 772, 1019,
-    )  # fmt: skip
-    train_lines: tuple[int, ...] = (93, 191, 290, 449)
-    train_gaps_ns: tuple[float, ...] = (0, 60, 120, 180, 240, 320, 400, 500, 650, 900)
+    isolated_lines: tuple[int, ...]
+    rest_ns: float
+    train_lines: tuple[int, ...] = ()
+    train_gaps_ns: tuple[float, ...] = ()
     train_bursts: int = 48
     train_counted: int = 16
     per_round: int = 8
-    rounds: int = 40
+    rounds: int = 200
 
 
-FULL = Plan(rounds=200)
-QUICK = Plan(train_lines=(191, 386), rounds=24, per_round=4)
+FIRST_LOOK = Plan(
+    isolated_lines=(3, 6, 9, 13, 18, 31, 45, 67, 93, 126, 163, 191, 226, 253, 287, 324, 385, 509, 772, 1019),
+    rest_ns=5_000.0,
+    per_round=4,
+    rounds=20,
+)
+"""Where is the knee? Known ones lie at 48 lines (half of the store buffer of an Intel core) to some 270."""
+SIZES_IN_KNEES = (
+    0.04, 0.075, 0.13, 0.19, 0.28, 0.39, 0.53, 0.68, 0.8, 0.94, 1.05, 1.2, 1.35, 1.47, 1.6, 1.87, 2.1, 2.7, 3.2, 4.2,
+)  # fmt: skip
+TRAINS_IN_KNEES, QUICK_TRAINS_IN_KNEES = (0.39, 0.8, 1.2, 1.87), (0.8, 1.6)
+GAPS_IN_DRAINS = (0.0, 0.17, 0.34, 0.5, 0.67, 0.9, 1.1, 1.4, 1.8, 2.5)
+"""Gaps of trains, by how long a knee's worth of stores drains."""
+
+
+def plan_around(knee_lines: float, drain_ns: float, quick: bool = False) -> Plan:
+    """Sizes on both sides of a knee that drains in `drain_ns`.
+
+    None is a multiple of 8, as few of those of a program are: the compiled loop stores eight lines a turn and the rest one
+    by one, so such multiples are quicker than other sizes. As those of unseen programs, they are relative to the knee: how
+    often a core foresees when its loop of stores ends depends on the sizes that it meets.
+    """
+    trains = QUICK_TRAINS_IN_KNEES if quick else TRAINS_IN_KNEES
+    return Plan(
+        isolated_lines=tuple(sorted({_uneven(share * knee_lines) for share in SIZES_IN_KNEES})),
+        rest_ns=REST_IN_DRAINS * SIZES_IN_KNEES[-1] * drain_ns,
+        train_lines=tuple(_uneven(share * knee_lines) for share in trains),
+        train_gaps_ns=tuple(share * drain_ns for share in GAPS_IN_DRAINS),
+        per_round=4 if quick else 8,
+        rounds=24 if quick else 200,
+    )
+
+
+def _uneven(lines: float) -> int:
+    found = max(2, round(lines))
+    return found + (found % 8 == 0)
 
 
 @dataclass
 class Measured:
     """What the microbenchmarks found. `control_ns` [rounds, sizes] are ordinary stores of the isolated sizes into the cache,
     `drain_ns` [rounds, sizes] isolated bursts with a fence at the end, `alone_ns` [rounds, sizes] isolated bursts of one
-    core alone (None for one producer)."""
+    core alone (None for one producer). `least_gap_ns` is the gap of trains for which none was asked."""
 
     times: BurstTimes
     control_ns: Array
@@ -78,7 +103,7 @@ class Measured:
     rounds_run: int
     rounds_disturbed: int
     outliers_pct: float
-    pace_ns: float
+    least_gap_ns: float = 0.0
     notes: dict[str, float] = field(default_factory=dict)
     alone_ns: Array | None = None
 
@@ -89,22 +114,19 @@ def measure(bench: Bench, plan: Plan, rng: np.random.Generator, progress: Progre
     Disturbed rounds are made up for by more rounds, up to three times as many in all. Raises `DisturbedError` if even then
     fewer than half of the rounds wanted were quiet.
     """
-    bench.warm_up()
     rounds: list[_Round] = []
     quiet: list[_Round] = []
-    usual = np.inf
-    while len(quiet) < plan.rounds and len(rounds) < MOST_ROUNDS * plan.rounds:
+    give_up = time.monotonic() + MOST_S
+    while len(quiet) < plan.rounds and len(rounds) < MOST_ROUNDS * plan.rounds and time.monotonic() < give_up:
         doing = f"calibrating with {bench.producers} producer{'s' * (bench.producers > 1)}"
         progress(doing + disturbed_so_far(len(rounds) - len(quiet), len(rounds), "rounds"),
                  max(len(quiet) / plan.rounds, len(rounds) / (MOST_ROUNDS * plan.rounds)))  # fmt: skip
         rounds.append(_round(bench, plan, rng))
-        usual = usual_pace_ns([r.pace_ns for r in rounds])
-        quiet = [r for r in rounds if r.pace_ns <= PACE_LIMIT * usual and not r.disturbed]
+        quiet = [r for r in rounds if not r.disturbed]
     if len(quiet) < max(3, plan.rounds / 2):
-        pace, away = [r.pace_ns for r in rounds], sum(r.disturbed for r in rounds)
         raise DisturbedError(
-            f"only {len(quiet)} of {len(rounds)} rounds were quiet: in {away} something else took a core "
-            f"away, and small bursts took {min(pace):.0f} to {max(pace):.0f} ns; try again when less runs on this computer"
+            f"only {len(quiet)} of {len(rounds)} rounds were quiet: in the others something else took a core away, or small "
+            f"bursts did not take what they usually take, for {WAIT_S:g} s; try again when less runs on this computer"
         )
     gaps = np.stack([r.gap_ns for r in quiet])
     times = BurstTimes(
@@ -122,7 +144,7 @@ def measure(bench: Bench, plan: Plan, rng: np.random.Generator, progress: Progre
         rounds_run=len(rounds),
         rounds_disturbed=len(rounds) - len(quiet),
         outliers_pct=float(100 * np.mean([r.outliers for r in quiet])),
-        pace_ns=usual,
+        least_gap_ns=float(times.gap_ns[~times.isolated].min(initial=np.inf)),
         notes=bench.check_clock(),
         alone_ns=np.stack([r.alone_ns for r in quiet]) if bench.producers > 1 else None,
     )
@@ -130,7 +152,6 @@ def measure(bench: Bench, plan: Plan, rng: np.random.Generator, progress: Progre
 
 @dataclass(frozen=True)
 class _Round:
-    pace_ns: float
     issue_ns: Array  # [isolated sizes, then trains]
     gap_ns: Array
     control_ns: Array
@@ -145,22 +166,16 @@ def disturbed_so_far(disturbed: int, of: int, what: str) -> str:
     return f" ({disturbed} of {of} {what} disturbed, to be made up for)" if disturbed else ""
 
 
-def usual_pace_ns(paces_ns: Sequence[float]) -> float:
-    """What small bursts take in the quietest quarter of rounds or runs."""
-    return float(np.quantile(paces_ns, 0.25))
-
-
 def _lines(plan: Plan) -> list[int]:
     return [*plan.isolated_lines, *(lines for lines in plan.train_lines for _ in plan.train_gaps_ns)]
 
 
 def _round(bench: Bench, plan: Plan, rng: np.random.Generator) -> _Round:
-    rest = bench.clock.ticks(REST_NS)
-    pace = _isolated(bench, np.array(PACE_LINES), rest)
+    rest = bench.clock.ticks(plan.rest_ns)
     order = rng.permutation(np.tile(np.arange(len(plan.isolated_lines)), plan.per_round))
     lines = np.array(plan.isolated_lines)[order]
     issued = _isolated(bench, lines, rest)
-    control = _isolated(bench, lines, rest // 5, code=lane.CACHED)
+    control = _isolated(bench, lines, rest // 2, code=lane.CACHED)
     drained = _isolated(bench, lines, rest, fence=True)
     alone = _isolated(bench, lines, rest, producers=1) if bench.producers > 1 else issued
     trains = [(n, gap) for n in plan.train_lines for gap in plan.train_gaps_ns]
@@ -169,7 +184,6 @@ def _round(bench: Bench, plan: Plan, rng: np.random.Generator) -> _Round:
     found = [of_turn[i] for i in range(len(trains))]
     of_size = [order == i for i in range(len(plan.isolated_lines))]
     parts = [
-        pace.disturbed,
         issued.disturbed,
         control.disturbed,
         drained.disturbed,
@@ -178,7 +192,6 @@ def _round(bench: Bench, plan: Plan, rng: np.random.Generator) -> _Round:
     ]
     by_size = [float(centre(issued.ns[chosen])) for chosen in of_size]
     return _Round(
-        pace_ns=float(centre(pace.ns)),
         issue_ns=np.maximum([*by_size, *(train.issue_ns for train in found)], LEAST_NS),
         gap_ns=np.array([np.inf] * len(by_size) + [train.gap_ns for train in found]),
         control_ns=np.array([centre(control.ns[chosen]) for chosen in of_size]),
@@ -227,7 +240,7 @@ def _train(bench: Bench, plan: Plan, lines: int, gap_ns: float, rng: np.random.G
     learn when a loop ends that always ends alike, as it cannot in a program whose stores differ.
     """
     gaps = bench.clock.ticks(gap_ns) * (1 + GAP_SPREAD * _scattered(plan, rng))
-    bursts = lines + LINES_SPREAD * _scattered(plan, rng)
+    bursts = lines + min(LINES_SPREAD, lines / 4) * _scattered(plan, rng)
     steps = np.zeros((2 * plan.train_bursts, 4), dtype=np.int64)
     steps[::2, 0], steps[::2, 1] = lane.SPIN, np.round(gaps)
     steps[1::2, 0], steps[1::2, 1] = lane.STORE, np.round(bursts)

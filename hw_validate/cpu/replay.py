@@ -5,27 +5,25 @@ between two ops. One that `onto_cores` has mapped runs as its tables say (`CoreT
 of tasks as it comes.
 
 All Programs of a call are run once in random order, then again, and so on, so that a disturbance does not hit one Program
-alone. Every run begins with a few small bursts as a yardstick, as a round of the microbenchmark does; runs in which these
-took much longer than usual (or took another time than in the calibration) were disturbed, do not count, and are made up for
-by further runs.
+alone. Runs that were disturbed do not count, and are made up for by further runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ...sim.errors import InputError
 from ...sim.trace import Trace
 from ..measuring import DisturbedError, Progress, silent
-from .bench import Bench, Steps
+from .bench import Bench
 from .lower import LoweredLane, lower
-from .microbenchmark import MOST_ROUNDS, PACE_LIMIT, disturbed_so_far, usual_pace_ns
+from .microbenchmark import MOST_ROUNDS, disturbed_so_far
 from .onto_cores import judged_ops
-from .small_bursts import LEAD_NS, pace_ns_of, small_bursts
 from .tables import CoreTables
+from .yardstick import Steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +36,6 @@ def replay(
     bench: Bench,
     repeats: int,
     rng: np.random.Generator,
-    paces_ns: tuple[float, float] | None = None,
     progress: Progress = silent,
 ) -> list[pd.DataFrame | None]:
     """For each simulated trace (a full one) the measured one: its op table once for each quiet repeat, numbered by `repeat`.
@@ -46,30 +43,22 @@ def replay(
     Every Program gets at least `repeats` quiet ones, unless that takes more than three times as many runs. One that has
     fewer than 3 even then was not measured: None stands in its place.
 
-    `stall_us` of a store is its time less T_iss0 of its Program, so it may lie a little below 0. `paces_ns` are the least
-    and the most that small bursts may take in a run that counts (default: up to 1.3 times what they took in the quietest
-    quarter of runs). With a least one, a core that has become quicker, say because its neighbour has gone idle, is not
-    taken for the one that was calibrated.
+    `stall_us` of a store is its time less T_iss0 of its Program, so it may lie a little below 0.
     Raises `ProgramError` for ops that cores cannot run, `InputError` for more lanes than cores, `DisturbedError` if more
     than half of the Programs could not be measured.
     """
     if repeats < LEAST_REPEATS:
         raise InputError("are too few", field="repeats", value=repeats, allowed=f"{LEAST_REPEATS} or more")
-    prefix = small_bursts(bench)
-    prepared = [_prepared(trace, bench, prefix) for trace in traces]
-    runs: list[list[_Run]] = [[] for _ in traces]
-    quiet = runs
+    prepared = [_prepared(trace, bench) for trace in traces]
+    quiet: list[list[Any]] = [[] for _ in traces]
     turns, fewest = 0, 0
     while fewest < repeats and turns < MOST_ROUNDS * repeats:
         ran, kept = turns * len(traces), sum(len(each) for each in quiet)
         progress(f"replaying {len(traces)} programs" + disturbed_so_far(ran - kept, ran, "runs"),
                  max(fewest / repeats, turns / (MOST_ROUNDS * repeats)))  # fmt: skip
         for i in rng.permutation(len(traces)).tolist():
-            runs[i].append(prepared[i].run(bench))
-        paces = np.array([run.pace_ns for each in runs for run in each])
-        usual = usual_pace_ns(paces[np.isfinite(paces)].tolist()) if np.isfinite(paces).any() else 0.0
-        least, most = paces_ns or (0.0, PACE_LIMIT * usual)
-        quiet = [[run for run in each if least <= run.pace_ns <= most] for each in runs]
+            noted = prepared[i].run(bench)
+            quiet[i] += [] if noted is None else [noted]
         turns, fewest = turns + 1, min((len(each) for each in quiet), default=repeats)
     found = [_measured(each, runs, bench) for each, runs in zip(prepared, quiet, strict=True)]
     missing = sum(table is None for table in found)
@@ -81,35 +70,28 @@ def replay(
     return found
 
 
-class _Run(NamedTuple):
-    """One run of one Program: what was noted, and what the small bursts before it took; infinite if disturbed."""
-
-    noted: Any
-    pace_ns: float
-
-
 class _Prepared(Protocol):
-    """A Program made ready: `run` runs it once, `table` makes an op table of what a run noted."""
+    """A Program made ready: `run` runs it once (None if that was disturbed), `table` makes an op table of what it noted."""
 
-    def run(self, bench: Bench) -> _Run: ...
+    def run(self, bench: Bench) -> Any: ...
 
     def table(self, noted: Any, bench: Bench) -> pd.DataFrame: ...
 
 
-def _prepared(trace: Trace, bench: Bench, prefix: Steps) -> _Prepared:
+def _prepared(trace: Trace, bench: Bench) -> _Prepared:
     mapped = "cores" in trace.program.meta
     cores = int(trace.program.lanes["sm"].max(initial=-1)) + 1 if mapped else len(trace.program.lanes)
     if cores > bench.producers:
         raise InputError("more lanes than cores", field="lanes", value=cores, allowed=f"1 to {bench.producers}")
-    return _Mapped(trace, bench, prefix) if mapped else _Listed(trace, bench, prefix)
+    return _Mapped(trace, bench) if mapped else _Listed(trace, bench)
 
 
-def _measured(prepared: _Prepared, runs: list[_Run], bench: Bench) -> pd.DataFrame | None:
+def _measured(prepared: _Prepared, runs: list[Any], bench: Bench) -> pd.DataFrame | None:
     import pandas as pd
 
     if len(runs) < LEAST_REPEATS:
         return None
-    tables = [prepared.table(run.noted, bench) for run in runs]
+    tables = [prepared.table(noted, bench) for noted in runs]
     for number, table in enumerate(tables):
         table.insert(0, "repeat", number)
     return pd.concat(tables, ignore_index=True)
@@ -118,18 +100,18 @@ def _measured(prepared: _Prepared, runs: list[_Run], bench: Bench) -> pd.DataFra
 class _Listed:
     """A Program as a list of steps a lane, in the order in which the simulation ran them."""
 
-    def __init__(self, trace: Trace, bench: Bench, prefix: Steps) -> None:
-        self.lowered = lower(trace, bench.clock, bench.costs, bench.clock.ticks(LEAD_NS), prefix)
+    def __init__(self, trace: Trace, bench: Bench) -> None:
+        self.lowered = lower(trace, bench.clock, bench.costs)
         rows = np.concatenate([each.records for each in self.lowered.lanes])
         self.base = trace.ops().iloc[rows].reset_index(drop=True)
         self.unhindered_us = _unhindered_us(self.base)
         self.is_store = (self.base["kind"] == "store").to_numpy()
         self.waits = self.base["kind"].isin(["wait", "acquire"]).to_numpy()
 
-    def run(self, bench: Bench) -> _Run:
+    def run(self, bench: Bench) -> Any:
         self.lowered.reset()
-        stamps, disturbed = bench.run([each.steps for each in self.lowered.lanes])
-        return _Run(stamps, np.inf if disturbed else pace_ns_of(bench, stamps))
+        stamps, disturbed = bench.run_watched([each.steps for each in self.lowered.lanes])
+        return None if disturbed else stamps
 
     def table(self, noted: Any, bench: Bench) -> pd.DataFrame:
         start_us, end_us = _times_us(self.lowered.lanes, noted, self.is_store, bench)
@@ -145,8 +127,8 @@ class _Listed:
 class _Mapped:
     """A Program that `onto_cores` has mapped, as tables. An op is told by its task and number, whichever lane ran it."""
 
-    def __init__(self, trace: Trace, bench: Bench, prefix: Steps) -> None:
-        self.tables, self.prefix = CoreTables(trace.program, bench.clock), prefix
+    def __init__(self, trace: Trace, bench: Bench) -> None:
+        self.tables = CoreTables(trace.program, bench.clock)
         fabric = trace.fabric
         self.drain_ns = 1e6 * float(fabric.capacity_gpu[0]) / float(fabric.rates_kbs[0, 0])
         self.note_us = trace.program.meta["cores"]["costs_ps"]["note"] / 1e6
@@ -157,9 +139,9 @@ class _Mapped:
         self.is_store = (self.base["kind"] == "store").to_numpy()
         self.waits = self.base["kind"].isin(["wait", "acquire"]).to_numpy()
 
-    def run(self, bench: Bench) -> _Run:
-        ran = bench.run_program(self.tables, self.prefix, self.drain_ns)
-        return _Run(ran.records, np.inf if ran.disturbed else pace_ns_of(bench, ran.prefix))
+    def run(self, bench: Bench) -> Any:
+        ran = bench.run_program(self.tables, self.drain_ns)
+        return None if ran.disturbed else ran.records
 
     def table(self, noted: Any, bench: Bench) -> pd.DataFrame:
         """`wait_us` of a store or load is the time until its core began it."""

@@ -78,3 +78,10 @@ def test_every_producer_stores_every_burst(cpu):
     program = train(cpu, 2, [640, 1280], [100_000, 200_000])
     lanes = simulate(program, cpu.fabric(), trace="full").lanes()
     assert lanes["stored_bytes"].tolist() == [1920, 1920]
+
+
+def test_no_gap_is_shorter_than_the_hardware_can_make_one(cpu):
+    for seed in range(20):
+        program = draw(cpu, 1, bounds_of(20_000, least_gap_ns=180.0), np.random.default_rng(seed))
+        gaps_ps = program.ops["duration_ps"][program.ops["kind"] == COMPUTE]
+        assert gaps_ps.min() >= 179_000

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from xstage.hw_validate.compare import compare
-from xstage.hw_validate.cpu.bench import Bench, StuckError
+from xstage.hw_validate.cpu import yardstick
+from xstage.hw_validate.cpu.bench import NO_LIMIT, Bench, Limits, StuckError
 from xstage.hw_validate.cpu.cores import usable_cores
 from xstage.hw_validate.cpu.replay import replay
 from xstage.hw_validate.measuring import DisturbedError
@@ -14,14 +15,11 @@ from xstage.sim.program_builder import ProgramBuilder, Seat
 from xstage.sim.topology import StageParameters, switch
 
 FABRIC = switch(2, 45_000_000, StageParameters(64, 14_000, 14_000))
-NO_LIMIT_NS = 1e9  # whatever else runs here: no run counts as disturbed for its pace
-NO_LIMITS_NS = (0.0, NO_LIMIT_NS)
 
 
 @pytest.fixture(scope="module")
 def bench():
-    with Bench(min(2, len(usable_cores())), buffer_bytes=1 << 20) as made:
-        made.late_ns = NO_LIMIT_NS
+    with Bench(min(2, len(usable_cores())), buffer_bytes=1 << 20, judges=False) as made:
         yield made
 
 
@@ -46,7 +44,7 @@ def traced(bursts, lanes=1, more=()):
 
 def test_the_measured_trace_has_the_columns_and_ops_of_the_simulated_one(bench):
     trace = traced([640, 6400])
-    [measured] = replay([trace], bench, 4, np.random.default_rng(0), paces_ns=NO_LIMITS_NS)
+    [measured] = replay([trace], bench, 4, np.random.default_rng(0))
     simulated = trace.ops()
     assert measured.columns.tolist() == ["repeat", *simulated.columns]
     assert measured["repeat"].nunique() >= 4
@@ -57,7 +55,7 @@ def test_the_measured_trace_has_the_columns_and_ops_of_the_simulated_one(bench):
 
 
 def test_ops_of_a_lane_follow_each_other(bench):
-    [measured] = replay([traced([640, 6400])], bench, 3, np.random.default_rng(0), paces_ns=NO_LIMITS_NS)
+    [measured] = replay([traced([640, 6400])], bench, 3, np.random.default_rng(0))
     for _, one in measured.groupby("repeat"):
         assert (one["end_us"] >= one["start_us"] - 0.1).all()
         assert one["start_us"].to_numpy()[1:] == pytest.approx(one["end_us"].to_numpy()[:-1])
@@ -65,7 +63,7 @@ def test_ops_of_a_lane_follow_each_other(bench):
 
 def test_several_programs_give_a_table_each(bench):
     traces = [traced([64]), traced([64, 128])]
-    tables = replay(traces, bench, 3, np.random.default_rng(0), paces_ns=NO_LIMITS_NS)
+    tables = replay(traces, bench, 3, np.random.default_rng(0))
     assert [len(table) // table["repeat"].nunique() for table in tables] == [2, 4]
 
 
@@ -73,15 +71,26 @@ def test_several_programs_give_a_table_each(bench):
 def test_lanes_meet_at_a_barrier(bench):
     barrier = [{"kind": p.SIGNAL, "count": 1}, {"kind": p.WAIT, "count": 2}]
     trace = traced([640], lanes=2, more=barrier)
-    [measured] = replay([trace], bench, 3, np.random.default_rng(0), paces_ns=NO_LIMITS_NS)
+    [measured] = replay([trace], bench, 3, np.random.default_rng(0))
     for _, one in measured.groupby("repeat"):
         last_signal = one.loc[one["kind"] == "signal", "start_us"].max()
         assert (one.loc[one["kind"] == "wait", "end_us"] >= last_signal).all()
 
 
-def test_runs_in_which_small_bursts_are_quicker_than_they_were_do_not_count(bench):
-    with pytest.raises(DisturbedError, match="1 of 1 programs"):
-        replay([traced([640])], bench, 3, np.random.default_rng(0), paces_ns=(1e11, 1e12))
+@pytest.mark.parametrize("pace", ["before", "after"])
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_runs_beside_which_small_bursts_are_quicker_or_slower_than_usual_do_not_count(monkeypatch, pace, factor):
+    usual = {"before": 100.0, "after": 100.0}
+    with Bench(1, buffer_bytes=1 << 20, judges=False) as bench:
+        monkeypatch.setattr(bench, "_limits", Limits(late_ns=NO_LIMIT, pause_ns=NO_LIMIT))
+        monkeypatch.setattr(bench, "_usual_ticks", {1: 100.0})
+        paces = usual | {pace: factor * usual[pace]}
+        monkeypatch.setattr(yardstick, "paces_ticks", lambda stamps: tuple(paces.values()))
+        with pytest.raises(DisturbedError, match="1 of 1 programs"):
+            replay([traced([640])], bench, 3, np.random.default_rng(0))
+        paces.update(usual)
+        [found] = replay([traced([640])], bench, 3, np.random.default_rng(0))
+        assert found["repeat"].nunique() == 3
 
 
 def test_more_lanes_than_cores_are_refused(bench):
@@ -105,6 +114,6 @@ def test_a_wait_that_nobody_ends_is_an_error(bench, monkeypatch):
 
 
 def test_memory_is_given_back():
-    made = Bench(1, buffer_bytes=1 << 20)
+    made = Bench(1, buffer_bytes=1 << 20, judges=False)
     made.close()
     assert made.buffers[0]._memory.closed

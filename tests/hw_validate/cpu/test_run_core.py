@@ -23,7 +23,6 @@ from xstage.sim.program_builder import ProgramBuilder, Seat
 from ..made_up_hardware import made_up_machine
 
 TIMES = AccessTimes(load=AccessTime(0, 100), own_store=AccessTime(0, 100))
-NOTHING = np.zeros((0, 4), dtype=np.int64)
 LANE, TASK, OP, START, END, BEGUN = range(6)
 WRITTEN = 7  # every 32-bit word that a store writes
 
@@ -33,14 +32,14 @@ both_cores = pytest.mark.parametrize("cores", [1, pytest.param(2, marks=pytest.m
 
 @pytest.fixture(scope="module")
 def bench():
-    with Bench(min(2, len(usable_cores())), buffer_bytes=1 << 20) as made:
+    with Bench(min(2, len(usable_cores())), buffer_bytes=1 << 20, judges=False) as made:
         yield made
 
 
 def run(bench, program, cores=1):
     """(tables, records by op, each the last time it ran)"""
     tables = CoreTables(onto_cores(program, cores, TIMES), bench.clock)
-    records = bench.run_program(tables, NOTHING, drain_ns=500.0).records
+    records = bench.run_program(tables, drain_ns=500.0, watched=False).records
     return tables, {int(row[OP]): row for row in records}, records
 
 
@@ -112,7 +111,7 @@ def test_a_shared_queue_gives_every_task_once(bench, cores):
     plan = builder.plan(repeat=[builder.queue(tasks + np.arange(40))])
     builder.groups([0, 0], plan, [Seat("core", sm=np.arange(2))])
     tables = CoreTables(onto_cores(builder.build(), cores, TIMES), bench.clock)
-    records = bench.run_program(tables, NOTHING, drain_ns=500.0).records
+    records = bench.run_program(tables, drain_ns=500.0, watched=False).records
     assert sorted(records[:, TASK]) == list(range(40))
 
 
@@ -204,7 +203,7 @@ def test_ctrl_c_ends_a_run_and_its_threads(bench):
 def test_what_a_core_needs_for_loads_own_stores_and_ops_is_a_time(bench):
     small = np.array([1024.0, 4096.0])
     times = BurstTimes(1, small, np.full(2, np.inf), np.tile(8 + small / 160, (3, 1)))
-    found = measure_access(bench, times)
+    found = measure_access(bench, times, knee_bytes=8192.0)
     for time in (found.load, found.own_store):
         assert time.t0_ns >= 0
         assert 0 < time.rate_gbs <= 1000
@@ -227,7 +226,7 @@ def test_clocks_count_what_ops_cost_as_the_simulation_does(bench):
     lanes(builder, [ops], slots=[0])
     costs = OpCosts((1,), ((400.0, 0.0, 0.0, 500.0, 600.0, 300.0, 250.0, 350.0, 1500.0, 0.0),))
     mapped = onto_cores(builder.build(), 1, replace(TIMES, ops=costs))
-    records = bench.run_program(CoreTables(mapped, bench.clock), NOTHING, drain_ns=500.0).records
+    records = bench.run_program(CoreTables(mapped, bench.clock), drain_ns=500.0, watched=False).records
     simulated = judged_ops(simulate(mapped, machine_for(made_up_machine(), 2).fabric(), trace="full"))
     for column, name in ((START, "start_us"), (END, "end_us")):
         per_us = 1000 * bench.clock.ticks_per_ns
@@ -239,5 +238,5 @@ def test_a_store_begins_when_what_it_costs_is_over(bench):
     lanes(builder, [[store(builder, 640), store(builder, 640)]])
     costs = OpCosts((1,), ((0.0, 20_000.0, *(0.0,) * 8),))
     tables = CoreTables(onto_cores(builder.build(), 1, replace(TIMES, ops=costs)), bench.clock)
-    records = bench.run_program(tables, NOTHING, drain_ns=500.0).records
+    records = bench.run_program(tables, drain_ns=500.0, watched=False).records
     assert (records[:, BEGUN] - records[:, START] >= bench.clock.ticks(20_000)).all()
