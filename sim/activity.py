@@ -155,7 +155,8 @@ def _is_scatter(trace: Trace, op: Ints, source: Ints) -> NDArray[np.bool_]:
     found = np.zeros(len(op), dtype=bool)
     stores = target >= 0
     rows = program.destinations[target[stores]]
-    found[stores] = (rows["n_shares"] - own[stores] > 1) & (rows["replicate"] == 0)
+    others = rows["n_shares"] - own[stores]
+    found[stores] = (others >= trace.fabric.scatter_from) & (rows["replicate"] == 0)
     return found
 
 

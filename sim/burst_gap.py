@@ -3,8 +3,8 @@
 K producers (one per SM) issue B bytes each, V = K B in all, then store nothing for a gap G. Issuing takes T_iss0 when
 nothing holds it up; the stage holds at most Q(K) bytes and drains at R. [x]+ is max(0, x). A mode says how bursts meet:
 
-- `free_running`: the steady state of many producers that drift apart. A single producer cannot drift away from itself,
-  so K = 1 is treated as `synchronised`.
+- `free_running`: the steady state of many producers that drift apart, so that a burst meets no other; it may still be too
+  large for q_sm, the room of its own SM. A single producer cannot drift away from itself: K = 1 is as `synchronised`.
 - `synchronised`: the steady state of producers that start each burst together. A burst larger than the stage then waits
   for its own overflow, however long the gap was.
 - `isolated`: one burst into an empty stage, so the first of any train. The gap plays no part.
@@ -93,12 +93,14 @@ def stall(
 ) -> Values:
     """Backpressure dT_iss, ps: how much longer than T_iss0 a burst takes to issue.
 
-    free_running [V/R - G - T_iss0]+, isolated [(V - Q)/R - T_iss0]+, synchronised the larger of the two.
+    free_running [V/R - G - T_iss0]+, or [(B - Q(1))/R - T_iss0]+ if that is more, isolated [(V - Q)/R - T_iss0]+,
+    synchronised the larger of the first and the last. The term of a lone burst, ours, binds only where w > R.
     """
     load = _load(stage, producers, burst_bytes)
     unrecovered = load.excess - _zero_or_more(gap_ps, "gap_ps")
     overflow = (load.peak - load.capacity) / stage.drain_kbs * _PS
-    return _max(_binding(mode, load.producers, unrecovered, overflow, _max), 0.0)
+    alone = (load.lone - load.lone_capacity) / stage.drain_kbs * _PS
+    return _max(_binding(mode, unrecovered, overflow, alone, _max), 0.0)
 
 
 def issue_time(
@@ -106,7 +108,8 @@ def issue_time(
 ) -> Values:
     """T_iss = T_iss0 + dT_iss, ps: how long a producer is busy with a burst, waiting included.
 
-    free_running max(T_iss0, V/R - G), isolated max(T_iss0, (V - Q)/R), synchronised the larger of the two.
+    free_running max(T_iss0, V/R - G, (B - Q(1))/R), isolated max(T_iss0, (V - Q)/R), synchronised max(T_iss0, V/R - G,
+    (V - Q)/R).
     """
     return t_iss0(stage, producers, burst_bytes) + stall(stage, producers, burst_bytes, gap_ps, mode)
 
@@ -116,8 +119,8 @@ def period(
 ) -> Values:
     """T_period = T_iss + G, ps: from the start of one burst to the start of the next.
 
-    free_running max(T_iss0 + G, V/R); synchronised max(T_iss0 + G, V/R, G + (V - Q)/R); isolated: if the stage empties
-    in the gap.
+    free_running max(T_iss0 + G, V/R, G + (B - Q(1))/R); synchronised max(T_iss0 + G, V/R, G + (V - Q)/R); isolated: if the
+    stage empties in the gap.
     """
     return issue_time(stage, producers, burst_bytes, gap_ps, mode) + _zero_or_more(gap_ps, "gap_ps")
 
@@ -136,7 +139,8 @@ def backlog(
     load, gap = _load(stage, producers, burst_bytes), _zero_or_more(gap_ps, "gap_ps")
     drained_in_gap = stage.drain_kbs * gap / _PS
     together = _max(load.capacity - drained_in_gap, 0.0)
-    limit = _binding(mode, load.producers, load.capacity, 0.0 if mode == "isolated" else together, _min)
+    lone = _where(load.producers == 1, together, load.capacity)
+    limit = _binding(mode, load.capacity, 0.0 if mode == "isolated" else together, lone, _min)
     growth = _max(load.peak - drained_in_gap, 0.0)
     left: NDArray[np.float64] = np.minimum(np.multiply.outer(growth, np.arange(bursts)), np.expand_dims(limit, -1))
     return left
@@ -162,10 +166,15 @@ def knee(stage: XStage, producers: ArrayLike, gap_ps: ArrayLike = 0, mode: Mode 
     the smaller of the two. The affine T_iss0, and the knee at a gap, are our extension.
     """
     count, gap = _whole(producers, "producers"), _zero_or_more(gap_ps, "gap_ps")
-    room = _binding(mode, count, stage.drain_kbs * gap / _PS, capacity(stage, count), _min)
-    faster = count - stage.drain_kbs / stage.issue_kbs
-    overruns = faster > 0
-    return _where(overruns, (room + stage.drain_kbs * stage.t0_ps / _PS) / _where(overruns, faster, 1.0), math.inf)
+    one = _min(count, 1.0)
+
+    def largest(producers: Values, room: Values) -> Values:
+        faster = producers - stage.drain_kbs / stage.issue_kbs
+        overruns = faster > 0
+        return _where(overruns, (room + stage.drain_kbs * stage.t0_ps / _PS) / _where(overruns, faster, 1.0), math.inf)
+
+    sustained = largest(count, stage.drain_kbs * gap / _PS)
+    return _binding(mode, sustained, largest(count, capacity(stage, count)), largest(one, capacity(stage, one)), _min)
 
 
 def recovery_gap(stage: XStage, producers: ArrayLike, burst_bytes: ArrayLike, mode: Mode = "free_running") -> Values:
@@ -176,7 +185,8 @@ def recovery_gap(stage: XStage, producers: ArrayLike, burst_bytes: ArrayLike, mo
     """
     load = _load(stage, producers, burst_bytes)
     one_burst = _where(load.peak <= load.capacity, 0.0, math.inf)
-    return _binding(mode, load.producers, _max(load.excess, 0.0), one_burst, _max)
+    alone = _where(load.lone <= load.lone_capacity, 0.0, math.inf)
+    return _binding(mode, _max(load.excess, 0.0), one_burst, alone, _max)
 
 
 def required_drain_rate(
@@ -189,7 +199,8 @@ def required_drain_rate(
     load, gap = _load(stage, producers, burst_bytes), _zero_or_more(gap_ps, "gap_ps")
     sustained = _rate(load.total, load.t_iss0 + gap)
     one_burst = _rate(load.total - load.capacity, load.t_iss0)
-    rate = _max(_binding(mode, load.producers, sustained, one_burst, _max) // 1.0, 1.0)
+    alone = _rate(load.lone + stage.drain_kbs * load.t_iss0 / _PS - load.lone_capacity, load.t_iss0)
+    rate = _max(_binding(mode, sustained, one_burst, alone, _max) // 1.0, 1.0)
     for _ in range(2):  # from the floor: one step up to the ceiling, one more where the division had rounded down
         rate = rate + (stall(replace(stage, drain_kbs=rate), producers, burst_bytes, gap_ps, mode) > 0)
     return rate
@@ -205,7 +216,8 @@ def required_capacity(
     """
     load, gap = _load(stage, producers, burst_bytes), _zero_or_more(gap_ps, "gap_ps")
     sustained = _where(load.excess > gap, math.inf, 1.0)
-    return _binding(mode, load.producers, sustained, _max(-(-load.peak // 1.0), 1.0), _max)
+    of_burst, of_one = (_max(-(-peak // 1.0), 1.0) for peak in (load.peak, load.lone))
+    return _binding(mode, sustained, of_burst, of_one, _max)
 
 
 @dataclass(frozen=True)
@@ -281,12 +293,12 @@ def _reason(stage: XStage, load: _Load, gap: float, steady_stall: float, first_s
     causes, longer, smaller = [], "", ""
     if first_stall > 0:
         causes.append(f"a burst peaks at {peak}, over the {holds} that the stage holds")
-        smaller = f"bursts of at most {format_size(knee(stage, load.producers))} a producer"
+        smaller = f"bursts of at most {format_size(knee(stage, load.producers), 'down')} a producer"
     if load.excess > gap:
         causes.append(f"{offered} in the long run is over the {drains} that drains")
         longer = "more computation between bursts"
         if missing < math.inf:
-            longer = f"{format_time(missing)} {longer}, or a drain rate of {math.ceil(rate)} GB/s"
+            longer = f"{format_time(missing, 'up')} {longer}, or a drain rate of {math.ceil(rate)} GB/s"
     waits = f"each burst waits {format_time(steady_stall)}" if steady_stall > 0 else ""
     waits = waits or f"the first burst waits {format_time(first_stall)}, until the producers have drifted apart"
     if longer and smaller:  # producers that drift apart need smaller bursts for the first one only
@@ -306,6 +318,8 @@ class _Load(NamedTuple):
     excess: Values  # V/R - T_iss0, ps
     peak: Values  # V - R T_iss0, bytes
     capacity: Values  # Q(K), bytes
+    lone: Values  # as `peak`, of one producer whose burst meets no other's
+    lone_capacity: Values  # Q(1), bytes
 
 
 def _load(stage: XStage, producers: ArrayLike, burst_bytes: ArrayLike) -> _Load:
@@ -314,19 +328,19 @@ def _load(stage: XStage, producers: ArrayLike, burst_bytes: ArrayLike) -> _Load:
     unhindered = _where(total > 0, stage.t0_ps + burst / stage.issue_kbs * _PS, 0.0)
     excess = total / stage.drain_kbs * _PS - unhindered
     peak = total - stage.drain_kbs * unhindered / _PS
-    return _Load(count, total, unhindered, excess, peak, capacity(stage, count))
+    one = _min(count, 1.0)
+    lone = one * burst - stage.drain_kbs * unhindered / _PS
+    return _Load(count, total, unhindered, excess, peak, capacity(stage, count), lone, capacity(stage, one))
 
 
 def _binding(
-    mode: Mode, producers: Values, sustained: Values, one_burst: Values, tighter: Callable[[Values, Values], Values]
+    mode: Mode, sustained: Values, one_burst: Values, lone: Values, tighter: Callable[[Values, Values], Values]
 ) -> Values:
-    """The condition that binds in a mode: of the long run, of one burst, or the tighter of both."""
+    """The condition that binds in a mode: of one burst, or the tighter of the long run and of bursts that meet (all at once
+    if synchronised, none another's if free-running)."""
     if mode not in get_args(Mode):
         raise InputError("is not a mode", field="mode", value=mode, allowed=get_args(Mode))
-    if mode == "isolated":
-        return one_burst
-    both = tighter(sustained, one_burst)
-    return both if mode == "synchronised" else _where(producers == 1, both, sustained)
+    return one_burst if mode == "isolated" else tighter(sustained, one_burst if mode == "synchronised" else lone)
 
 
 def _rate(size: Values, time_ps: Values) -> Values:

@@ -252,6 +252,7 @@ class Settings(NamedTuple):
     request_permille: int
     fair: bool
     n_gpus: int
+    scatter_from: int
     full: bool
     reserve: int  # more granules than that one event, or one step of a lane, may need
 
@@ -277,7 +278,8 @@ def run(
         fabric.stages, fabric.rates_kbs, *_routes(fabric), fabric.latency_ps,
     )  # fmt: skip
     settings = Settings(
-        fabric.granule_bytes, fabric.signal_bytes, fabric.request_permille, fabric.fair_replies, fabric.n_gpus, full,
+        fabric.granule_bytes, fabric.signal_bytes, fabric.request_permille, fabric.fair_replies, fabric.n_gpus,
+        fabric.scatter_from, full,
         _reserve(program, fabric),
     )  # fmt: skip
     scalars = state.scalars
@@ -611,7 +613,7 @@ def _lane_turn(tables, state, settings, number, now):
             elif kind == p.STORE:
                 lane.resume = NEXT_GRANULE
                 lane.row = op.target
-                lane.scatter = _deals_over_several(tables, op.target, gpu)
+                lane.scatter = _deals_over_several(tables, op.target, gpu, settings.scatter_from)
                 lane.share = 0
                 lane.round = 0
                 lane.issued = 0
@@ -922,13 +924,13 @@ def _choose_granule(tables, lane, granule_bytes, signal_bytes):
 
 
 @_compiled
-def _deals_over_several(tables, row_number, gpu):
+def _deals_over_several(tables, row_number, gpu, least):
     """Whether a store is dealt over more than one other GPU, so that it drains at the rate of a scatter."""
     row = tables.destinations[row_number]
     others = 0
     for index in range(row.first, row.first + row.n_shares):
         others += tables.shares[index].gpu != gpu
-    return others > 1 and row.replicate == 0
+    return others >= least and row.replicate == 0
 
 
 @_compiled

@@ -282,7 +282,7 @@ class Lane:
         """Whether a store is dealt over more than one other GPU, so that it drains at the rate of a scatter."""
         row = self.model.program.destinations[op["target"]]
         receivers = self.model.program.shares["gpu"][row["first"] : row["first"] + row["n_shares"]]
-        return int((receivers != self.gpu).sum()) > 1
+        return int((receivers != self.gpu).sum()) >= self.model.fabric.scatter_from
 
     def _load(self, number: int, op: Any) -> None:
         """Ask the owner for the data; its reply comes in granules, and the last of them ends the load."""

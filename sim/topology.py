@@ -56,6 +56,7 @@ class Fabric:
     fair_replies: bool = (
         False  # an egress alternates between stores and load replies, instead of first come first served
     )
+    scatter_from: int = 2  # other GPUs from which on a store is a scatter; 1 where one GPU stands for many
     stage_of_gpu: Array | None = None  # [n_gpus] the GPU whose stage it uses
     reply_first: Array | None = None  # as route_first, by owner * n_gpus + puller
     reply_ports: Array | None = None
@@ -168,6 +169,7 @@ def mirrored(fabric: Fabric) -> Fabric:
     return replace(
         fabric,
         n_gpus=2,
+        scatter_from=1 if n > 2 else 2,
         capacity_sm=fabric.capacity_sm[[0, peer]],
         capacity_gpu=fabric.capacity_gpu[[0, peer]],
         rates_kbs=rates,

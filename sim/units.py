@@ -84,17 +84,26 @@ def us(time_ps: int | float) -> float:
     return time_ps / PS_PER_US
 
 
-def format_size(size: int | float) -> str:
-    """A size as people write it: '32 KiB', '4.25 MiB', '500 B'."""
+def format_size(size: int | float, rounding: Rounding = "nearest") -> str:
+    """A size as people write it, in four digits: '32 KiB', '4.25 MiB', '500 B'."""
     for name, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(size) >= scale:
-            return f"{size / scale:.4g} {name}"
-    return f"{size:.4g} B"
+            return f"{_four_digits(size / scale, rounding)} {name}"
+    return f"{_four_digits(size, rounding)} B"
 
 
-def format_time(time_ps: int | float) -> str:
-    """A time as people write it: '0.76 us', '12.3 ms'."""
+def format_time(time_ps: int | float, rounding: Rounding = "nearest") -> str:
+    """A time as people write it, in four digits: '0.76 us', '12.3 ms'."""
     for name, scale in (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
         if abs(time_ps) >= scale:
-            return f"{time_ps / scale:.4g} {name}"
-    return f"{time_ps:.4g} ps"
+            return f"{_four_digits(time_ps / scale, rounding)} {name}"
+    return f"{_four_digits(time_ps, rounding)} ps"
+
+
+def _four_digits(value: float, rounding: Rounding) -> str:
+    nearest = f"{value:.4g}"
+    if rounding == "nearest" or value == 0:
+        return nearest
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
+    steps = math.ceil(value / step) if rounding == "up" else math.floor(value / step)
+    return nearest if float(nearest) == value else f"{steps * step:.4g}"

@@ -357,6 +357,9 @@ def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice]) -> li
             shown = ("yes" if value else "no") if setting.flag else str(value)
             was = f" (now {before})" if before is not None else ""
             changes.append(f"Set {setting.key}, {setting.meaning}, to {shown}{was}.")
+    if best.policy == own.policy:
+        left = {key: value for key, value in own.parameters.items() if key not in best.parameters}
+        changes += [f"Leave {key} as the kernel chooses it (now {value})." for key, value in left.items()]
     return changes
 
 

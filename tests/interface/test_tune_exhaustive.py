@@ -106,3 +106,13 @@ def test_a_small_lead_starves_l2_and_a_large_one_costs_ring_space() -> None:
     assert rooms == sorted(rooms) and rooms[-1] > 10 * rooms[0]
     assert curve[tuned.d_knee].room_bytes == (tuned.d_knee // 192 + 1) * 192 * (1024 + 32 + 256 + 8)
     assert "its ring takes" in tuned._repr_html_()
+
+
+def test_every_key_of_the_own_policy_that_is_given_up_is_named():
+    """Else who sets only what is advised gets another kernel, or none."""
+    own = {"name": "expert_wave", "experts_per_wave": 1, "ring_m_blocks": 4}
+    workload = megamoe(hidden=4096, intermediate=1024, tokens=1024, ranks="symmetric", policy=own)
+    found = xs.tune(scenario("hgx-b200", 32, workload), policies=["expert_wave"], most_runs=12)
+    given_up = set(own) - {"name"} - set(found.best.parameters)
+    assert given_up
+    assert all(any(key in change for change in found.changes) for key in given_up)

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from xstage.scenarios.machine_files import load_machine
 from xstage.sim import burst_gap
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
@@ -63,6 +64,17 @@ def test_free_running_trains_keep_the_period_of_the_law(
     start = bursts(trace, "start_ps")
     period = (start[:, 100] - start[:, 40]).mean() / 60
     assert period == pytest.approx(burst_gap.period(b200.x_stage(), producers, size, gap), rel=0.01)
+
+
+@pytest.mark.parametrize("producers", [2, 3, 8])
+def test_producers_faster_than_the_drain_stall_in_every_burst_however_long_the_gap(producers: int) -> None:
+    """As many as drift apart still wait each for the room of its own SM."""
+    machine, size, gap = load_machine("dgx1-v100"), 256 * KIB, 100 * US
+    shape = {"producers": producers, "burst_bytes": size, "gap_ps": gap, "bursts": 30}
+    lengths = bursts(run(machine, 512, **shape), "length")[:, -10:]
+    law = burst_gap.issue_time(machine.x_stage(), producers, size, gap)
+    assert law > 1.3 * burst_gap.t_iss0(machine.x_stage(), producers, size)
+    assert lengths.mean() == pytest.approx(law, rel=0.01)
 
 
 @pytest.mark.parametrize("granule", GRANULES)

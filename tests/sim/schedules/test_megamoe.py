@@ -30,7 +30,6 @@ from xstage.sim.schedules.megamoe import (
     build,
     hits_as_run_pct,
 )
-from xstage.sim.schedules.megamoe_counts import wire_bytes
 from xstage.sim.topology import mirrored
 from xstage.sim.trace import Trace
 
@@ -120,13 +119,14 @@ def test_ports_carry_the_bytes_of_the_wire_and_nothing_else(name: str, policy: P
     machine, rows = MACHINES[name], routed(shape)
     trace = run(machine, shape, build(machine, shape, policy, rows))
     between = pools(rows, Placement(np.arange(16), 16, 4)).rows_between
-    wire = wire_bytes(between, pull_bytes=shape.pull_bytes, return_bytes=shape.return_bytes(shape.hidden))
-    pulled = between.sum(axis=1) - np.diag(between)
+    returned = shape.return_bytes(shape.hidden)
+    pulled, given = between.sum(axis=1) - np.diag(between), between.sum(axis=0) - np.diag(between)
+    egress, ingress = (a * shape.pull_bytes + b * returned for a, b in ((given, pulled), (pulled, given)))
     requests = pulled * -(-shape.pull_bytes * trace.fabric.request_permille // 1000)
     signals = 3 * (shape.ranks - 1) * trace.fabric.signal_bytes
     carried = trace.outcome.ports["bytes"]
-    assert np.array_equal(carried[:4], wire.egress + requests + signals)
-    assert np.array_equal(carried[4:8], wire.ingress + signals)
+    assert np.array_equal(carried[:4], egress + requests + signals)
+    assert np.array_equal(carried[4:8], ingress + signals)
 
 
 def check_waits(program: Program, trace: Trace) -> None:
@@ -298,6 +298,23 @@ def test_the_order_that_ran_finds_about_as_many_weights_in_l2_as_the_nominal_one
     nominal = program.meta["weight_hits_pct"]
     assert hits_as_run_pct(run(machine, shape, program), machine) == pytest.approx(nominal, abs=2)
     assert min(nominal) > 50
+
+
+def test_a_mirror_drains_a_scatter_at_the_rate_of_a_scatter() -> None:
+    """On a machine whose scatters drain at half of R, and that is bound by them."""
+    shape = shape_for(SM90, 2048, hidden=2048, intermediate=1024, experts=32, topk=4)
+    machine, rows = load_machine("hgx-h800", {"interconnect.fan_out_efficiency": 0.5}), routed(shape)
+    whole = run(machine, shape, build(machine, shape, Lag(), rows)).makespan_ps
+    fabric = mirrored(machine.fabric(shape.ranks, 4096))
+    one = simulate(build(machine, shape, Lag(), rows, ranks="symmetric"), fabric).makespan_ps
+    assert one == pytest.approx(whole, rel=0.03)
+
+
+def test_a_mirror_refuses_ranks_that_start_apart() -> None:
+    shape = shape_for(SM100, 512)
+    starts = [0] * (shape.ranks - 1) + [300_000_000]
+    with pytest.raises(InputError, match="makes ranks differ"):
+        build(MACHINES[SM100], shape, ExpertWave(), routed(shape), ranks="symmetric", starts_ps=starts)
 
 
 def test_a_mirror_refuses_ranks_that_are_not_alike() -> None:
