@@ -1,7 +1,8 @@
 """How long a tile of FlashAttention takes, from its structure and a few numbers of the machine.
 
     step     = max( longer(MMA, softmax) + (1 - overlap) shorter(MMA, softmax),  K and V from L2 )
-    tile     = steps * step + exposed * overlap * shorter + (Q in, O out) at one SM's share of HBM
+    tile     = max( steps * step + exposed * overlap * shorter + (Q in, O out) at one SM's share of HBM,
+                    Q, O and the tile's share of its head's K and V, each once, at one SM's share of HBM )
 
 with MMA = 2 bm bn (d + d_v) FLOPs at one SM's share of the peak, softmax = bm bn elements at the machine's rate. `overlap`
 is how much of the shorter of the two a KV step hides: the two warp groups of FA3 take turns and hide part of it, the
@@ -94,9 +95,18 @@ def tile_times(costs: AttentionCosts, tile: Tile, shape: Attention) -> TileTimes
     else:
         exposed = np.minimum(steps, -(-tile.block_m // tile.block_n)) if shape.causal else 0
         around = tile.block_m * shape.output_dim * ELEMENT_BYTES / costs.hbm_bytes_per_us
-    total = steps * step + exposed * costs.overlap * shorter + q_in + around
+    computed = steps * step + exposed * costs.overlap * shorter + q_in + around
+    total = np.maximum(computed, _tile_bytes(tile, shape) / costs.hbm_bytes_per_us)
     resume = np.minimum(total, q_in + tile.resume_steps * step)
     return TileTimes(steps, _whole_ps(total), _whole_ps(resume))
+
+
+def _tile_bytes(tile: Tile, shape: Attention) -> float:
+    """What a tile must move between HBM and the SMs: Q, O, and its share of K and V, which all tiles of a KV head read."""
+    heads_of_kv = max(1, shape.heads // shape.n_kv_heads)
+    keys = shape.tokens / tile.blocks(shape.tokens) / min(heads_of_kv, shape.local_heads)
+    moved = tile.block_m * shape.head_dim + keys * (shape.head_dim + shape.output_dim)
+    return moved * shape.input_bytes + tile.block_m * shape.output_dim * ELEMENT_BYTES
 
 
 def attention_flops(shape: Attention) -> int:
