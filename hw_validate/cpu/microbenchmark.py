@@ -34,8 +34,8 @@ REST_IN_DRAINS = 2.5
 MOST_ROUNDS, MOST_S = 3, 120.0
 """Rounds that may be run for each one wanted, and how long all of them may take."""
 LINES_SPREAD, GAP_SPREAD = 4, 0.1
-"""By how many lines the bursts of a train differ from their middle at most (a quarter of them, if that is less), and by what
-share its gaps."""
+"""By how many lines bursts of a size differ from it at most (a quarter of them, if that is less), and by what share gaps: a
+core learns when a loop ends that always ends alike, as it cannot in a program whose stores differ."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _lines(plan: Plan) -> list[int]:
 def _round(bench: Bench, plan: Plan, rng: np.random.Generator) -> _Round:
     rest = bench.clock.ticks(plan.rest_ns)
     order = rng.permutation(np.tile(np.arange(len(plan.isolated_lines)), plan.per_round))
-    lines = np.array(plan.isolated_lines)[order]
+    lines = _varied(np.array(plan.isolated_lines)[order], _evenly(order, plan.per_round, rng))
     issued = _isolated(bench, lines, rest)
     control = _isolated(bench, lines, rest // 2, code=lane.CACHED)
     drained = _isolated(bench, lines, rest, fence=True)
@@ -236,19 +236,31 @@ def _isolated(
 def _train(bench: Bench, plan: Plan, lines: int, gap_ns: float, rng: np.random.Generator) -> _Train:
     """Issue time and true gap of the later bursts of a train; of several producers, the mean over them.
 
-    Bursts differ by a few lines and gaps by some percent, evenly about their middle, in a new order each time: a core would
-    learn when a loop ends that always ends alike, as it cannot in a program whose stores differ.
+    Bursts differ by a few lines and gaps by some percent, evenly about their middle, in a new order each time.
     """
     gaps = bench.clock.ticks(gap_ns) * (1 + GAP_SPREAD * _scattered(plan, rng))
-    bursts = lines + min(LINES_SPREAD, lines / 4) * _scattered(plan, rng)
+    bursts = _varied(np.full(plan.train_bursts, lines), _scattered(plan, rng))
     steps = np.zeros((2 * plan.train_bursts, 4), dtype=np.int64)
     steps[::2, 0], steps[::2, 1] = lane.SPIN, np.round(gaps)
-    steps[1::2, 0], steps[1::2, 1] = lane.STORE, np.round(bursts)
+    steps[1::2, 0], steps[1::2, 1] = lane.STORE, bursts
     stamps, disturbed = bench.run_quietly([steps] * bench.producers)
     cost, count = bench.costs.store_ticks, plan.train_counted
     issued = np.mean([centre(np.diff(noted)[1::2][-count:]) - cost for noted in stamps])
     gap = np.mean([centre(np.diff(noted)[2::2][-count:]) + cost for noted in stamps])
     return _Train(bench.clock.ns(float(issued)), bench.clock.ns(float(gap)), disturbed)
+
+
+def _varied(lines: Array, by: Array) -> Array:
+    """Sizes that differ from `lines` by up to `LINES_SPREAD`, or a quarter if that is less; `by` is from -1 to 1."""
+    return np.asarray(np.round(lines + np.minimum(LINES_SPREAD, lines / 4) * by), dtype=np.int64)
+
+
+def _evenly(order: Array, times: int, rng: np.random.Generator) -> Array:
+    """Numbers from -1 to 1, spread alike over the `times` places at which `order` has each configuration."""
+    found = np.empty(len(order))
+    for number in range(len(order) // times):
+        found[order == number] = rng.permutation(np.linspace(-1, 1, times))
+    return found
 
 
 def _scattered(plan: Plan, rng: np.random.Generator) -> Array:

@@ -1,7 +1,8 @@
 """Which bursts a calibration times: sizes on both sides of the knee, wherever it lies."""
 
+import numpy as np
 import pytest
-from xstage.hw_validate.cpu.microbenchmark import FIRST_LOOK, plan_around
+from xstage.hw_validate.cpu.microbenchmark import FIRST_LOOK, LINES_SPREAD, _evenly, _varied, plan_around
 from xstage.sim.calibrate import LEAST_EACH_SIDE, LEAST_SIZES
 
 
@@ -31,3 +32,16 @@ def test_the_first_look_finds_knees_of_48_to_270_lines():
     for knee in (48, 270):
         below = [size for size in FIRST_LOOK.isolated_lines if size <= knee]
         assert LEAST_EACH_SIDE <= len(below) <= len(FIRST_LOOK.isolated_lines) - LEAST_EACH_SIDE
+
+
+def test_bursts_of_a_size_vary_evenly_about_it():
+    """So that a core cannot learn when they end, and their middle is that size."""
+    rng = np.random.default_rng(0)
+    sizes = np.array([6, 21, 100])
+    order = rng.permutation(np.tile(np.arange(3), 8))
+    lines = _varied(sizes[order], _evenly(order, 8, rng))
+    for number, size in enumerate(sizes):
+        found = lines[order == number]
+        assert found.mean() == pytest.approx(size, abs=0.5)
+        assert len(set(found.tolist())) >= 3
+        assert np.abs(found - size).max() <= min(LINES_SPREAD, -(-size // 4))
