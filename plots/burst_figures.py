@@ -1,6 +1,7 @@
 """Figures of bursts of remote stores: the knee, the recovery by a gap, and what the stage holds meanwhile.
 
-Each function draws one DataFrame and nothing else, so a figure can be drawn again from the CSV that is saved beside it.
+Each function draws one DataFrame, so a figure can be drawn again from the CSV that is saved beside it. `setting`,
+where there is one, says above it what was simulated.
 `law` rows are the closed forms of sim/burst_gap.py, `compiled` and `simpy` rows what the engines gave.
 """
 
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import BLUE, DASHES, GREEN, INK, MUTED, ORANGE, house_style, mark_x
+from .style import BLUE, DASHES, GREEN, INK, MUTED, ORANGE, house_style, mark_x, say_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +22,7 @@ T_ISS = r"$T_\mathrm{iss}$"
 PHASES = {"issue_bound": GREEN, "recovered": BLUE, "drain_limited": ORANGE}
 
 
-def knee_figure(data: pd.DataFrame, knee_kib: float, published_kib: float) -> Figure:
+def knee_figure(data: pd.DataFrame, knee_kib: float, published_kib: float, setting: str = "") -> Figure:
     """T_iss of the last producer of an isolated burst, against the size of the burst.
 
     `data`: columns series (law, compiled, and simpy if it ran), burst_kib, t_iss_us.
@@ -43,6 +44,7 @@ def knee_figure(data: pd.DataFrame, knee_kib: float, published_kib: float) -> Fi
             )  # fmt: skip
         text = f"knee: simulated {knee_kib:.1f} KiB,\npublished {published_kib:g} KiB"
         mark_x(axes, knee_kib, text, top=0.5, side="left")
+        say_setting(figure, setting)
         axes.set_xlim(0, law["burst_kib"].max() * 1.03)
         axes.set_ylim(0)
         axes.legend(loc="upper left")
@@ -74,7 +76,7 @@ def audit_figure(data: pd.DataFrame, burst_kib: float, verdict: str) -> Figure:
     return figure
 
 
-def recovery_figure(data: pd.DataFrame, recovery_gaps_us: Mapping[int, float]) -> Figure:
+def recovery_figure(data: pd.DataFrame, recovery_gaps_us: Mapping[int, float], setting: str = "") -> Figure:
     """T_iss in the steady state against the gap between bursts, for each burst size and mode.
 
     `data`: columns series (law, compiled), mode (free_running, synchronised), burst_kib, gap_us, t_iss_us.
@@ -99,13 +101,14 @@ def recovery_figure(data: pd.DataFrame, recovery_gaps_us: Mapping[int, float]) -
                 )  # fmt: skip
             mark_x(axes, gap, f"G* = {gap:.1f} µs", top=0.56, colour=colour)
         axes.plot([], [], color=MUTED, linewidth=1.2, label="closed forms")
+        say_setting(figure, setting)
         axes.set_xlim(0, data["gap_us"].max() * 1.03)
         axes.set_ylim(0)
         axes.legend(loc="upper right")
     return figure
 
 
-def occupancy_figure(data: pd.DataFrame) -> Figure:
+def occupancy_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     """What the stage of a GPU holds over time, in percent of Q(K): one panel a phase.
 
     `data`: columns phase, title (of the phase's panel), time_us, held_pct (and others, not drawn), as steps.
@@ -126,4 +129,5 @@ def occupancy_figure(data: pd.DataFrame) -> Figure:
         )  # fmt: skip
         panels[-1].set(xlim=(0, data["time_us"].max()), ylim=(0, 112), yticks=(0, 50, 100), xlabel="time, µs")
         figure.supylabel("stage holds, % of $Q$", fontsize="medium")
+        say_setting(figure, setting)
     return figure

@@ -5,23 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from .style import AMBER, BLUE, DASHES, GREEN, INK, ORANGE, PINK, SKY, house_style
+from .style import AMBER, BLUE, DASHES, GREEN, INK, ORANGE, PINK, SKY, house_style, say_setting
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLOURS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
 KNOWN = {"l1": BLUE, "l2": ORANGE}
+NAMES = {"l1": "l1: first GEMM of an expert", "l2": "l2: its second GEMM"}
 """Colours of phases that many figures show; others get one of `COLOURS` in order."""
 
 
-def lanes_figure(data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", most_us: float | None = None) -> Figure:
+def lanes_figure(
+    data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", most_us: float | None = None, setting: str = ""
+) -> Figure:
     """When each lane computes, a bar a task in the colour of its phase, one panel a policy, on one time axis.
 
     `data`: columns policy, makespan_us, row (a lane, from 0), phase, start_us, end_us. What is white is waiting.
+    `setting` says what was simulated.
     """
     policies, phases = list(dict.fromkeys(data["policy"])), sorted(data["phase"].astype(str).unique())
     colour = _colours(phases)
@@ -46,8 +52,11 @@ def lanes_figure(data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", m
             axes.grid(axis="y", visible=False)
         panels[-1].set(xlim=(0, most_us or data["makespan_us"].max() * 1.01), xlabel="time, µs")
         figure.supylabel(ylabel, fontsize="medium")
-        handles = [Patch(color=colour[phase], label=phase) for phase in phases]
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(phases), 5))
+        handles: list[Artist] = [Patch(color=colour[phase], label=NAMES.get(phase, phase)) for phase in phases]
+        handles.append(Line2D([], [], color=INK, linewidth=1.0, linestyle=DASHES, label="end"))
+        named = any(phase in NAMES for phase in phases)
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3 if named else 5))
+        say_setting(figure, setting)
     return figure
 
 

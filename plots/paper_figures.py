@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import BLUE, DASHES, GREEN, INK, MUTED, ORANGE, house_style, mark_x
+from .style import BLUE, DASHES, GREEN, INK, MUTED, ORANGE, house_style, mark_x, say_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,18 +73,21 @@ def speedups_figure(data: pd.DataFrame, paper: Mapping[str, float]) -> Figure:
     return figure
 
 
-def lead_figure(data: pd.DataFrame, knee_rows: int) -> Figure:
+def lead_figure(data: pd.DataFrame, knee_rows: int, setting: str = "") -> Figure:
     """Makespan and the ring that each lead needs, over the row lead D, with D_knee marked.
 
-    `data`: columns lead_rows, makespan_us, ring_mib.
+    `data`: columns lead_rows, makespan_us, ring_mib. `setting` says what was simulated.
     """
     with house_style():
         figure = Figure()
         axes = figure.add_subplot(
-            xlabel="row lead D, rows", ylabel="makespan, µs", title="A lead that is too small starves L2"
+            xlabel="row lead D, rows (logarithmic, but for 0)",
+            ylabel="makespan, µs",
+            title="A lead that is too small starves L2",
         )
         axes.plot(data["lead_rows"], data["makespan_us"], "o-", color=BLUE, label="makespan")
         axes.set_xscale("symlog", linthresh=192, base=2)
+        say_setting(figure, setting)
         axes.set_xticks(
             list(data["lead_rows"]), [f"{lead:g}" for lead in data["lead_rows"]], rotation=60, fontsize="small"
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from .style import BLUE, DASHES, GREEN, INK, MUTED, ORANGE, house_style
+from .style import BLUE, DASHES, GREEN, INK, MUTED, ORANGE, house_style, say_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,10 +18,11 @@ MARKS = {
 }
 
 
-def phase_figure(data: pd.DataFrame) -> Figure:
+def phase_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     """Which phase a train of bursts is in, over the volume V of one burst of all producers and the gap G after it.
 
     `data`: columns series (law, knee, compiled), volume_mib, gap_us, phase. Along `law` rows G is just enough.
+    `setting` says what was simulated.
     """
     law, knee, simulated = (data[data["series"] == name] for name in ("law", "knee", "compiled"))
     highest = float(simulated["gap_us"].max()) * 1.26
@@ -43,11 +44,13 @@ def phase_figure(data: pd.DataFrame) -> Figure:
                     linestyle="", zorder=3,
                 )  # fmt: skip
         for volume in knee["volume_mib"]:
-            axes.axvline(volume, color=MUTED, linewidth=1.0, linestyle=DASHES)
+            axes.axvline(volume, color=MUTED, linewidth=1.0, linestyle=DASHES, label="knee of an isolated burst")
             axes.annotate(
-                "larger bursts stall\nif started together", (volume, 0.985), xycoords=("data", "axes fraction"),
+                "beyond the knee no gap\nremoves the stall of bursts\nthat start together",
+                (volume, 0.985), xycoords=("data", "axes fraction"),
                 xytext=(4, 0), textcoords="offset points", va="top", fontsize="small", color=MUTED,
             )  # fmt: skip
+        say_setting(figure, setting)
         axes.set_xlim(0, law["volume_mib"].max())
         axes.set_ylim(0, highest)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)

@@ -1,4 +1,4 @@
-"""What each pair of GPUs has of a topology, and how near predictions come to published measurements."""
+"""The even share of each pair of GPUs in a topology, and how near predictions come to published measurements."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ BAND = 1.2
 
 
 def pair_rates_figure(data: pd.DataFrame) -> Figure:
-    """Rate of each pair of GPUs while all store to all, one heat map a machine, each with the range of its own.
+    """Even share of each pair of GPUs while all store to all, one heat map a machine, all in the same colours.
 
     `data`: columns machine, source, destination, gbs.
     """
     machines = list(dict.fromkeys(data["machine"]))
     across = 2 if len(machines) > 1 else 1
     down = -(-len(machines) // across)
+    fastest = float(data["gbs"].max())
     with house_style():
         figure = Figure(figsize=(5.0, 0.55 + 2.05 * down))
         panels = figure.subplots(down, across, squeeze=False).ravel()
@@ -39,30 +40,29 @@ def pair_rates_figure(data: pd.DataFrame) -> Figure:
             count = int(mine["source"].max()) + 1
             grid = np.full((count, count), np.nan)
             grid[mine["source"], mine["destination"]] = mine["gbs"]
-            low, high = np.nanmin(grid), np.nanmax(grid)
-            flat = high - low < 0.01 * high
-            image = axes.imshow(grid, cmap=colormaps["cividis"], vmin=0 if flat else low * 0.9, vmax=high)
-            axes.set_title(machine + (f": {high:.3g} GB/s" if flat else ""))
+            image = axes.imshow(grid, cmap=colormaps["cividis"], vmin=0, vmax=fastest)
+            low, high = f"{np.nanmin(grid):.3g}", f"{np.nanmax(grid):.3g}"
+            axes.set_title(f"{machine}: {high if low == high else f'{low} to {high}'}", fontsize="small")
             ticks = range(0, count, 1 if count <= 8 else 4)
             axes.set_xticks(ticks)
             axes.set_yticks(ticks)
             axes.tick_params(length=0)
             axes.grid(visible=False)
             axes.spines[:].set_visible(False)
-            if not flat:
-                bar = figure.colorbar(image, ax=axes, pad=0.03, fraction=0.046)
-                bar.set_label("GB/s", fontsize=9)
+        figure.colorbar(image, ax=list(panels), label="GB/s", aspect=40, pad=0.05)
         figure.supxlabel("to GPU", fontsize="medium")
         figure.supylabel("from GPU", fontsize="medium")
-        figure.suptitle("What each pair of GPUs has while all store to all", fontsize="medium", fontweight="bold")
+        figure.suptitle("Even share of each pair, all GPUs storing to all, GB/s", fontsize="medium", fontweight="bold")
     return figure
 
 
 def measured_figure(data: pd.DataFrame) -> Figure:
     """Predicted against measured times, a mark a published row, with the band within a factor of `BAND`.
 
-    `data`: columns kind, time_us, predicted_us, error_pct.
+    `data`: columns kind, time_us, predicted_us, error_pct, and one_row_in, of which number of published rows one is here:
+    all of them where there is no such column.
     """
+    drawn = _share_text(int(data["one_row_in"].iloc[0]) if "one_row_in" in data else 1)
     ends = np.array(
         [data[["time_us", "predicted_us"]].min().min() / 1.6, data[["time_us", "predicted_us"]].max().max() * 1.6]
     )
@@ -71,7 +71,7 @@ def measured_figure(data: pd.DataFrame) -> Figure:
         figure = Figure(figsize=(5.0, 4.2))
         axes = figure.add_subplot(
             xlabel="measured, µs", ylabel="predicted, µs",
-            title=f"{len(data)} published times: median error {middle:.0f} %",
+            title=f"{len(data)} published times{drawn}median error {middle:.0f} %",
         )  # fmt: skip
         axes.fill_between(ends, ends / BAND, ends * BAND, color="#dddddd", linewidth=0, label="within 20 %", zorder=0)
         axes.plot(ends, ends, color=MUTED, linewidth=1.0, zorder=1)
@@ -84,3 +84,7 @@ def measured_figure(data: pd.DataFrame) -> Figure:
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
         axes.legend(loc="upper left")
     return figure
+
+
+def _share_text(one_row_in: int) -> str:
+    return f", one row in {one_row_in}:\n" if one_row_in > 1 else ": "

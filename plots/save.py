@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError
 from ..sim.files import write_whole
+from .figure_file import FORMATS
 from .style import house_style
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def save(
 def save_drawings(figure: Figure, folder: str | Path, name: str, formats: Sequence[str]) -> list[Path]:
     """As `save`, without the table."""
     for kind in formats:
-        if kind not in _METADATA:
-            raise InputError("is no format of a figure", field="formats", value=kind, allowed=tuple(_METADATA))
+        if kind not in FORMATS:
+            raise InputError("is no format of a figure", field="formats", value=kind, allowed=FORMATS)
     written = [Path(folder) / f"{name}.{kind}" for kind in formats]
     for path, kind in zip(written, formats, strict=True):
         with house_style(), write_whole(path) as temporary:

@@ -1,4 +1,4 @@
-"""Figures of whole schedules: Tensor Core use over time, where lanes stand still, the waterfall, the curve of a setting.
+"""Figures of whole schedules: what computes over time, where lanes stand still, the waterfall, the curve of a setting.
 
 Each function draws one DataFrame, so that a figure can be drawn again from the CSV that is saved beside it.
 """
@@ -10,23 +10,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import AMBER, BLUE, DASHES, GREEN, INK, MUTED, ORANGE, PINK, SKY, house_style, mark_x
+from .style import AMBER, BLUE, DASHES, GREEN, INK, MUTED, ORANGE, PINK, SKY, house_style, mark_x, say_setting
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 CAUSE_COLOURS = {"stall": ORANGE, "inputs": BLUE, "slot": SKY, "peer": GREEN, "ring": PINK, "barrier": AMBER}
 OTHER_COLOURS = {"issue": "#999999", "window": "#bbbbbb", "task": "#dddddd"}
 TENSOR_ROLES, STORING_ROLES = ("mma", "math"), ("epilogue", "store")
-"""Of roles that store only the stall is shown: they wait for tiles by design, which would dwarf it. Others are left out."""
+"""Where there are Tensor Cores, other roles are left out: they wait for their turn nearly all of the time."""
 FAR_APART = 20
 """From this ratio of the largest to the smallest value of a setting its axis is logarithmic."""
 
 
-def timeline_figure(data: pd.DataFrame) -> Figure:
-    """Use of Tensor Cores and of the egress over time, one panel a policy, on one time axis.
+def timeline_figure(data: pd.DataFrame, setting: str = "") -> Figure:
+    """How many Tensor Core lanes compute and how much of the egress is in use over time, one panel a policy.
 
     `data`: columns policy, time_us, tensor_core_pct, egress_pct, as steps; makespan_us, the same in all rows of a policy.
+    `setting` says what was simulated.
     """
     policies = list(dict.fromkeys(data["policy"]))
     with house_style():
@@ -37,62 +39,74 @@ def timeline_figure(data: pd.DataFrame) -> Figure:
             end = mine["makespan_us"].iloc[0]
             axes.fill_between(
                 mine["time_us"], mine["tensor_core_pct"], step="post", color=BLUE, alpha=0.35, linewidth=0,
-                label="Tensor Core lanes",
+                label="Tensor Core lanes that compute",
             )  # fmt: skip
             axes.step(mine["time_us"], mine["tensor_core_pct"], where="post", color=BLUE, linewidth=1.0)
             axes.step(mine["time_us"], mine["egress_pct"], where="post", color=ORANGE, linewidth=1.0, label="egress")
-            axes.axvline(end, color=INK, linewidth=1.0, linestyle=DASHES)
+            axes.axvline(end, color=INK, linewidth=1.0, linestyle=DASHES, label="end")
             axes.set_title(f"{policy}: {end:.0f} µs")
-        panels[0].legend(loc="upper right", bbox_to_anchor=(1, 1.22), ncols=2)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         panels[-1].set(
             xlim=(0, data["makespan_us"].max() * 1.01), ylim=(0, 112), yticks=(0, 50, 100), xlabel="time, µs"
         )
-        figure.supylabel("in use, %", fontsize="medium")
+        figure.supylabel("share, %", fontsize="medium")
+        say_setting(figure, setting)
     return figure
 
 
-def breakdown_figure(data: pd.DataFrame) -> Figure:
-    """Stall and waits of a Tensor Core lane by cause, and the stall of the lanes that store: means by role, a bar a policy.
+def breakdown_figure(data: pd.DataFrame, setting: str = "") -> Figure:
+    """Stall, then waits by cause, of the lanes that compute on Tensor Cores or store: means, a panel a role, a bar a policy.
 
-    Where there are no Tensor Cores, stall and waits of every role.
+    Where there are no Tensor Cores, of every role. `setting` says what was simulated.
     `data`: columns policy, role, what (busy, stall, wait, idle), cause, mean_us; see `breakdown` in sim/activity.py.
     """
+    if data["role"].isin(TENSOR_ROLES).any():
+        data = data[data["role"].isin((*TENSOR_ROLES, *STORING_ROLES))]
     still = data[data["what"].isin(("stall", "wait"))]
     still = still.assign(name=still["cause"].where(still["what"] == "wait", "stall"))
-    if still["role"].isin(TENSOR_ROLES).any():
-        storing = still["role"].isin(STORING_ROLES) & (still["what"] == "stall")
-        still = still[still["role"].isin(TENSOR_ROLES) | storing]
-    roles = list(dict.fromkeys(still["role"]))
-    labels = [(role, policy) for role in roles for policy in dict.fromkeys(data["policy"])
-              if ((data["role"] == role) & (data["policy"] == policy)).any()]  # fmt: skip
+    bars = {str(role): list(dict.fromkeys(mine["policy"])) for role, mine in data.groupby("role", sort=False)}
+    heights = [0.55 + 0.3 * len(policies) for policies in bars.values()]
     with house_style():
-        figure = Figure(figsize=(5.0, 1.5 + 0.32 * max(1, len(labels))))
-        axes = figure.add_subplot(xlabel="stall and wait, µs a lane", title="What keeps lanes from going on")
-        left = np.zeros(len(labels))
-        for name, colour in (CAUSE_COLOURS | OTHER_COLOURS).items():
-            time = np.array([_time(still, role, policy, name) for role, policy in labels])
-            if time.any():
-                label = name if name == "stall" else f"wait: {name}"
-                axes.barh(range(len(labels)), time, left=left, color=colour, label=label, height=0.7)
-                left += time
-        axes.set_yticks(range(len(labels)), [f"{role}, {policy}" for role, policy in labels])
-        axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
-        if left.any():
-            axes.set_xlim(0, 1.04 * left.max())
-            figure.legend(loc="outside lower center", ncols=3)
+        figure = Figure(figsize=(5.0, 0.9 + sum(heights)))
+        panels = figure.subplots(max(1, len(bars)), 1, squeeze=False, height_ratios=heights or None)[:, 0]
+        for axes, (role, policies) in zip(panels, bars.items(), strict=False):
+            _still_bars(axes, still[still["role"] == role], policies)
+            axes.set_title(f"What keeps {role} lanes from going on")
+        panels[-1].set_xlabel("stall and waits, µs a lane")
+        drawn = [_label(name) for name in CAUSE_COLOURS | OTHER_COLOURS]
+        parts = {
+            label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        known = [label for label in drawn if label in parts]
+        if known:
+            figure.legend([parts[label] for label in known], known, loc="outside lower center", ncols=3)
+        say_setting(figure, setting)
     return figure
 
 
-def _time(still: pd.DataFrame, role: str, policy: str, name: str) -> float:
-    chosen = (still["role"] == role) & (still["policy"] == policy) & (still["name"] == name)
-    return float(still.loc[chosen, "mean_us"].sum())
+def _still_bars(axes: Axes, still: pd.DataFrame, policies: list[str]) -> None:
+    """Of one role: a bar a policy, the stall first, then each cause of waits that there is."""
+    left = np.zeros(len(policies))
+    for name, colour in (CAUSE_COLOURS | OTHER_COLOURS).items():
+        mine = still[still["name"] == name].groupby("policy")["mean_us"].sum()
+        time = mine.reindex(policies, fill_value=0.0).to_numpy(dtype=float)
+        if time.any():
+            axes.barh(range(len(policies)), time, left=left, color=colour, label=_label(name), height=0.7)
+            left += time
+    axes.set_yticks(range(len(policies)), policies)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, 1.04 * left.max() or 1.0)
 
 
-def waterfall_figure(data: pd.DataFrame) -> Figure:
+def _label(cause: str) -> str:
+    return cause if cause == "stall" else f"wait: {cause}"
+
+
+def waterfall_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     """The makespan as bars that begin where the one before ends, the removable ones first.
 
-    `data`: columns cause, us, removed_by (None for what is left), in order.
+    `data`: columns cause, us, removed_by (None for what is left), in order. `setting` says what was simulated.
     """
     with house_style():
         figure = Figure(figsize=(5.4, 1.3 + 0.32 * (len(data) + 1)))
@@ -117,16 +131,21 @@ def waterfall_figure(data: pd.DataFrame) -> Figure:
         if (data["us"] < 0).any():
             axes.barh(0, 0, color="none", edgecolor=ORANGE, label="slower without it")
         figure.legend(loc="outside lower center", ncols=3)
+        say_setting(figure, setting)
     return figure
 
 
-def tune_figure(data: pd.DataFrame, policy: str, setting: str | None, knee: int | None, own_us: float | None) -> Figure:
+def tune_figure(
+    data: pd.DataFrame, policy: str, setting: str | None, knee: int | None, own_us: float | None, simulated: str = ""
+) -> Figure:
     """Makespan over one setting of a policy, with the knee marked; without a setting, the best of each policy.
 
-    `data`: columns policy, makespan_us, and one for the setting. `own_us` is the scenario as it is written.
+    `data`: columns policy, makespan_us, and one for the setting. `own_us` is the scenario as it is written,
+    `simulated` says what that is.
     """
     with house_style():
         figure = Figure()
+        say_setting(figure, simulated)
         axes = figure.add_subplot(ylabel="makespan, µs")
         if setting is None:
             best = data.groupby("policy", sort=False)["makespan_us"].min().dropna()
@@ -143,7 +162,8 @@ def tune_figure(data: pd.DataFrame, policy: str, setting: str | None, knee: int 
             marked = _spread(list(curve.index))
             axes.set_xticks(marked, [f"{value:g}" for value in marked])
             axes.minorticks_off()
-        axes.set(xlabel=setting.replace("_", " "), title=f"What {setting.replace('_', ' ')} does to {policy}")
+        scale = " (logarithmic, but for 0)" if axes.get_xscale() == "symlog" else ""
+        axes.set(xlabel=setting.replace("_", " ") + scale, title=f"What {setting.replace('_', ' ')} does to {policy}")
         if own_us is not None:
             axes.axhline(own_us, color=ORANGE, linewidth=1.2, linestyle=DASHES, label="as it is written")
         if knee is not None:

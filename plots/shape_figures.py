@@ -14,7 +14,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from .style import BLUE, DASHES, GREEN, INK, MUTED, ORANGE, PINK, house_style
+from .style import BLUE, DASHES, GREEN, INK, MUTED, ORANGE, PINK, house_style, say_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,10 +79,10 @@ def calls_figure(data: pd.DataFrame, paper: Mapping[str, float]) -> Figure:
     return figure
 
 
-def attention_figure(data: pd.DataFrame) -> Figure:
+def attention_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     """Speedup over attention and All-to-All one after the other, by sequence length, a line a policy; measured as rings.
 
-    `data`: columns series (simulated, measured), policy, tokens, speedup, fitted.
+    `data`: columns series (simulated, measured), policy, tokens, speedup, fitted. `setting` says what was simulated.
     """
     simulated, measured = (data[data["series"] == name] for name in ("simulated", "measured"))
     with house_style():
@@ -111,13 +111,14 @@ def attention_figure(data: pd.DataFrame) -> Figure:
         axes.set_xticks(tokens, [f"{t // 1024}k" for t in tokens])
         axes.minorticks_off()
         axes.legend(loc="upper right")
+        say_setting(figure, setting)
     return figure
 
 
-def best_policy_figure(data: pd.DataFrame) -> Figure:
+def best_policy_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     """The fastest policy of a GEMM and its collective by rows m and depth k: its name, and its speedup over serial.
 
-    `data`: columns m, k, policy, speedup.
+    `data`: columns m, k, policy, speedup. `setting` says what was simulated.
     """
     best = data.loc[data.groupby(["m", "k"])["speedup"].idxmax()]
     rows, depths = sorted(data["m"].unique()), sorted(data["k"].unique())
@@ -147,6 +148,7 @@ def best_policy_figure(data: pd.DataFrame) -> Figure:
         bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=30)
         bar.ax.set_ylim(1, top)
         bar.set_label("speedup over serial")
+        say_setting(figure, setting)
     return figure
 
 

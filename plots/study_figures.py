@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from ..sim.errors import InputError
+from ..sim.quantities import SizeOrZero
 from .style import BLUE, house_style
 
 if TYPE_CHECKING:
@@ -19,18 +22,40 @@ if TYPE_CHECKING:
 
 MOST_AXES = 3
 MOST_PANELS = 12
+MOST_TICKS = 8
 MOST_WRITTEN = 120
 """In a larger heat map the numbers do not fit into its cells."""
 LOG_FROM = 30
 """Colours follow the logarithm where the largest value is this many times the smallest."""
+UNITS = (("_us", "µs"), ("_bytes", "bytes"), ("_gbs", "GB/s"), ("_pct", "%"))
 LONGEST_UPRIGHT = 4
 """Characters under a column that fit side by side."""
 COLOURS = "cividis"  # to the same order of brightness for every kind of colour vision
-WIDEST_TITLE = 70
+WIDEST_TITLE, WIDEST_OF_LINE = 70, 50  # characters; that of a line figure is bold and begins at its axes
+LONGEST_TITLE = 30  # of a panel, in one line
+WIDTH_OF_LETTER = 0.075  # inches, of small text
+SIZE: Any = SizeOrZero
 
 
-def study_figure(data: pd.DataFrame, axes: Sequence[str], metric: str, title: str) -> Figure:
-    """`data`: a row a point, with a column for each of `axes` (one to three) and the `metric`.
+@dataclass(frozen=True)
+class _Axis:
+    """A column whose values are places on an axis, and how each is written: with those of columns that move with it."""
+
+    column: str
+    label: str
+    texts: Mapping[Any, str]
+    values: list[Any]
+
+
+def study_figure(
+    data: pd.DataFrame,
+    axes: Sequence[str],
+    metric: str,
+    title: str,
+    together: Mapping[str, Sequence[str]] | None = None,
+) -> Figure:
+    """`data`: a row a point, with a column for each of `axes` (one to three), the `metric`, and the columns in `together`:
+    those that move with an axis and are named beside it.
 
     Two axes are the rows and columns of a heat map, the longer one across; of three, the shortest is one panel a value.
     Raises `InputError` for more axes or panels than can be drawn.
@@ -42,54 +67,81 @@ def study_figure(data: pd.DataFrame, axes: Sequence[str], metric: str, title: st
             value=", ".join(axes),
             allowed="one to three; fix the others by `at`",
         )
+    known = [_axis(data, (axis, *(together or {}).get(axis, ()))) for axis in axes]
     with house_style():
         if len(axes) == 1:
-            return _lines(data, axes[0], metric, title)
-        by_length = sorted(axes, key=lambda axis: data[axis].nunique(), reverse=True)
+            return _lines(data, known[0], metric, title)
+        by_length = sorted(known, key=lambda axis: len(axis.values), reverse=True)
         return _heat_maps(data, by_length, metric, title)
 
 
-def _lines(data: pd.DataFrame, axis: str, metric: str, title: str) -> Figure:
+def _axis(data: pd.DataFrame, columns: Sequence[str]) -> _Axis:
+    first = columns[0]
+    values = list(dict.fromkeys(data[first]))
+    rows = data.drop_duplicates(first).set_index(first, drop=False)
+    text = written if len(columns) == 1 else valued
+    texts = {value: ", ".join(dict.fromkeys(text(one, rows.loc[value, one]) for one in columns)) for value in values}
+    numeric = data[first].dtype.kind in "iuf"
+    return _Axis(first, axis_label(columns), texts, sorted(values) if numeric else values)
+
+
+def _lines(data: pd.DataFrame, axis: _Axis, metric: str, title: str) -> Figure:
     figure = Figure()
-    plot = figure.add_subplot(xlabel=label(axis), ylabel=label(metric), title=_wrapped(title))
-    if data[axis].dtype.kind in "iuf":
-        ordered = data.sort_values(axis)
-        plot.plot(ordered[axis], ordered[metric], "o-", color=BLUE)
+    plot = figure.add_subplot(xlabel=axis.label, ylabel=label(metric), title=_wrapped(title, WIDEST_OF_LINE))
+    if data[axis.column].dtype.kind in "iuf":
+        ordered = data.sort_values(axis.column)
+        plot.plot(ordered[axis.column], ordered[metric], "o-", color=BLUE)
+        if axis.label != label(axis.column):  # a plain number of the first column would not say it all
+            marked = axis.values[:: -(-len(axis.values) // MOST_TICKS)]
+            plot.set_xticks(marked, [axis.texts[value] for value in marked], rotation=30, ha="right")
     else:
-        plot.bar(data[axis].astype(str), data[metric], color=BLUE)
+        plot.bar([axis.texts[value] for value in data[axis.column]], data[metric], color=BLUE)
     plot.set_ylim(0)
     return figure
 
 
-def _heat_maps(data: pd.DataFrame, axes: Sequence[str], metric: str, title: str) -> Figure:
+def _heat_maps(data: pd.DataFrame, axes: Sequence[_Axis], metric: str, title: str) -> Figure:
     across, down = axes[0], axes[1]
-    panels: list[Any] = list(dict.fromkeys(data[axes[2]])) if len(axes) == MOST_AXES else [None]
-    if len(panels) > MOST_PANELS:
+    third = axes[2] if len(axes) == MOST_AXES else None
+    panels: list[Any] = third.values if third else [None]
+    if third and len(panels) > MOST_PANELS:
         raise InputError(
             f"would be {len(panels)} panels",
             field="axes",
-            value=axes[2],
+            value=third.column,
             allowed=f"at most {MOST_PANELS}; fix it by `at`",
         )
     known = data[metric].dropna()
     norm = _norm(known.to_numpy(dtype=float))
-    columns, rows = (_ordered(data, axis) for axis in (across, down))
-    figure = Figure(figsize=(max(4.8, 1.9 + len(panels) * (0.3 + 0.48 * len(columns))), 1.5 + 0.34 * max(3, len(rows))))
+    names = [across.texts[value] for value in across.values]
+    longest = max(map(len, names))
+    upright = longest > LONGEST_UPRIGHT
+    titles = [_panel_title(third, panel) for panel in panels] if third else []
+    widest = max((len(line) for text in titles for line in text.split("\n")), default=0)
+    wide = max(4.8, 1.9 + len(panels) * (0.3 + max(0.48 * len(names), WIDTH_OF_LETTER * widest)))
+    high = 1.5 + 0.34 * max(3, len(down.values)) + (WIDTH_OF_LETTER * longest if upright else 0)
+    figure = Figure(figsize=(wide, high + (0.2 if titles else 0)))
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for plot, panel in zip(grid, panels, strict=True):
-        mine = data if panel is None else data[data[axes[2]] == panel]
-        values = mine.pivot(index=down, columns=across, values=metric).reindex(index=rows, columns=columns)
+    for number, (plot, panel) in enumerate(zip(grid, panels, strict=True)):
+        mine = data if third is None else data[data[third.column] == panel]
+        values = mine.pivot(index=down.column, columns=across.column, values=metric)
+        values = values.reindex(index=down.values, columns=across.values)
         image = _heat_map(plot, values.to_numpy(dtype=float), norm)
-        names = [shown(value) for value in columns]
-        plot.set_xticks(range(len(columns)), names, rotation=90 if max(map(len, names)) > LONGEST_UPRIGHT else 0)
-        plot.set_yticks(range(len(rows)), [shown(value) for value in rows])
-        plot.set_xlabel(label(across))
-        if panel is not None:
-            plot.set_title(f"{label(axes[2])}: {shown(panel)}")
-    grid[0].set_ylabel(label(down))
+        plot.set_xticks(range(len(names)), names, rotation=90 if upright else 0)
+        plot.set_yticks(range(len(down.values)), [down.texts[value] for value in down.values])
+        plot.set_xlabel(across.label)
+        if third is not None:
+            plot.set_title(titles[number], fontsize="small")
+    grid[0].set_ylabel(down.label)
     figure.colorbar(image, ax=list(grid), label=label(metric))
-    figure.suptitle(_wrapped(title), fontsize="medium")
+    if title:
+        figure.suptitle(_wrapped(title), fontsize="medium")
     return figure
+
+
+def _panel_title(axis: _Axis, value: Any) -> str:
+    one_line = f"{axis.label}: {axis.texts[value]}"
+    return one_line if len(one_line) <= LONGEST_TITLE else f"{axis.label}:\n{axis.texts[value]}"
 
 
 def _heat_map(plot: Axes, values: Any, norm: Normalize) -> AxesImage:
@@ -115,26 +167,45 @@ def _norm(values: Any) -> Normalize:
     return LogNorm(low, high) if low > 0 and high / low >= LOG_FROM else Normalize(low, high)
 
 
-def _ordered(data: pd.DataFrame, axis: str) -> list[Any]:
-    """Values of an axis: numbers by size, anything else in the order of the study."""
-    values = list(dict.fromkeys(data[axis]))
-    return sorted(values) if data[axis].dtype.kind in "iuf" else values
-
-
 def label(column: str) -> str:
-    """A column's name for a person: 'machine.stage.gap_us' is 'gap, us'."""
+    """A column's name for a person: 'machine.stage.gap_us' is 'gap, µs'."""
+    name, unit = _name_and_unit(column)
+    return f"{name}, {unit}" if unit else name
+
+
+def axis_label(columns: Sequence[str]) -> str:
+    """The name of an axis, or of several that move together, with the unit where `written` leaves it out."""
+    if len(columns) == 1 and not columns[0].endswith("_bytes"):
+        return label(columns[0])
+    names = [_name_and_unit(column)[0] for column in columns]
+    return " and ".join(names if len(set(names)) == len(names) else columns)
+
+
+def valued(column: str, value: Any) -> str:
+    """A value of an axis with its unit: '1434 GB/s', '15 KiB'."""
+    text, unit = written(column, value), _name_and_unit(column)[1]
+    return text if unit in ("", "bytes") or not _is_number(value) else f"{text} {unit}"
+
+
+def written(column: str, value: Any) -> str:
+    """A value of an axis as users write it, its unit left to the label but for sizes: 15360 bytes are '15 KiB'."""
+    if not _is_number(value):
+        return str(value)
+    is_size = column.endswith("_bytes") and float(value).is_integer()
+    return SIZE.__metadata__[0].write(int(value)) if is_size else f"{value:.6g}"
+
+
+def _name_and_unit(column: str) -> tuple[str, str]:
     name = column.rpartition(".")[2]
-    for unit, written in (("_us", "µs"), ("_bytes", "bytes"), ("_gbs", "GB/s"), ("_pct", "%")):
-        if name.endswith(unit):
-            return f"{name.removesuffix(unit).replace('_', ' ')}, {written}"
-    return name.replace("_", " ")
+    for ending, unit in UNITS:
+        if name.endswith(ending):
+            return name.removesuffix(ending).replace("_", " "), unit
+    return name.replace("_", " "), ""
 
 
-def shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
-def _wrapped(title: str) -> str:
-    import textwrap
-
-    return textwrap.fill(title, WIDEST_TITLE)
+def _wrapped(title: str, widest: int = WIDEST_TITLE) -> str:
+    return textwrap.fill(title, widest)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, PINK, AMBER, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 INK, MUTED = "#000000", "#555555"
@@ -18,6 +20,12 @@ _SHEET = Path(__file__).with_name("house.mplstyle")
 def house_style() -> AbstractContextManager[None]:
     """The settings of house.mplstyle and nothing of the reader's own, until the block ends."""
     return style.context(_SHEET, after_reset=True)
+
+
+def say_setting(figure: Figure, text: str) -> None:
+    """`text`, what was simulated, small above all titles: a figure is often shown without the page that it is from."""
+    if text:
+        figure.suptitle(textwrap.fill(text, 74), x=0.012, ha="left", fontsize=8.3, color=MUTED)
 
 
 def mark_x(axes: Axes, x: float, text: str, top: float, colour: str = MUTED, side: str = "right") -> None:

@@ -12,6 +12,7 @@ from .burst_tables import (
     MACHINE,
     MIB,
     PRODUCERS,
+    SETTING,
     SIZES_KIB,
     isolated_table,
     occupancy_table,
@@ -58,9 +59,9 @@ def bursts(job: Job) -> Section:
 
     corner, gaps = knee(isolated), recovery_gaps_us(trains)
     drawings: list[tuple[str, Figure, pd.DataFrame]] = [
-        ("knee", knee_figure(by_size, corner.burst_bytes / KIB, x_stage.bursts()["knee_kib"]), by_size),
-        ("recovery", recovery_figure(trains, gaps), trains),
-        ("occupancy", occupancy_figure(held), held),
+        ("knee", knee_figure(by_size, corner.burst_bytes / KIB, x_stage.bursts()["knee_kib"], SETTING), by_size),
+        ("recovery", recovery_figure(trains, gaps, SETTING), trains),
+        ("occupancy", occupancy_figure(held, f"SMs of {MACHINE} store bursts to one peer GPU, all at once"), held),
     ]
     files = [
         path

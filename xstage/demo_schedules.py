@@ -1,7 +1,8 @@
 """The demo's second section: one MegaMoE layer, expert wave by expert wave against interleaved.
 
 Beside what the X-Stage paper reports for this model stand the spans that are simulated; the figures show why one order is
-faster: when Tensor Cores and egress are in use, what lanes wait for, which limit costs what, and how far L1 must lead.
+faster: when Tensor Core lanes compute and the egress is in use, what lanes wait for, which limit costs what, and how far L1
+must lead.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import numpy as np
 from .comparison import Comparison, compare
 from .demo_section import Row, Section
 from .explanation import explain
+from .figure_setting import setting_of
 from .plots.save import save
 from .plots.schedule_figures import timeline_figure
 from .scenarios import x_stage
 from .sim.activity import store_spans_us, tile_compute_us
+from .sim.search import KNEE_PCT
 from .tuning import tune
 
 if TYPE_CHECKING:
@@ -58,7 +61,7 @@ def schedules(job: Job) -> Section:
     tuned = tune(SCENARIO, ["interleaved"], most_runs=LEADS_TRIED, overrides=SMALL)
     timelines = compared.timelines()
     drawings: list[tuple[str, Figure, pd.DataFrame]] = [
-        ("tensor-cores", timeline_figure(timelines), timelines),
+        ("tensor-cores", timeline_figure(timelines, setting_of(compared.resolved, ("policy",))), timelines),
         ("stall", compared.plot(), compared.breakdown()),
         ("waterfall", explained.plot(), explained.frame),
         ("lead", tuned.plot(), tuned.frame),
@@ -75,7 +78,7 @@ def schedules(job: Job) -> Section:
             f"Under expert_wave most tiles find room in the stage; the slowest twentieth takes {longest:.1f} us or more.",
             _faster(compared),
             explained.sentence,
-            f"At {SMALL['workload.tokens']} tokens a rank, L1 must lead L2 by {tuned.d_knee} rows; less starves L2.",
+            f"At {SMALL['workload.tokens']} tokens a rank {leads_sentence(tuned.frame)}",
         ),
         files=files,
     )
@@ -89,8 +92,29 @@ def _faster(compared: Comparison) -> str:
         f"With W4A8 weights {POLICIES[1]} takes {fast['makespan_us']:.1f} us, {POLICIES[0]} {slow['makespan_us']:.1f} us: "
         f"{slow['makespan_us'] / fast['makespan_us']:.3f} times as fast, with {stall:.0f} % less stall "
         f"(published: up to {published:g} % less), "
-        f"Tensor Cores in use {fast['tensor_core_use_pct']:.1f} % instead of "
+        f"Tensor Core lanes computing {fast['tensor_core_use_pct']:.1f} % of the time instead of "
         f"{slow['tensor_core_use_pct']:.1f} %."
+    )
+
+
+def leads_sentence(tried: pd.DataFrame) -> str:
+    """Of the rows of a `Tuning`: which leads are near the best that was tried, and what the least, the next smaller one and
+    the largest cost.
+    """
+    curve = tried.dropna(subset=["lead_rows", "makespan_us"]).set_index("lead_rows")["makespan_us"].sort_index()
+    over, best = 100 * (curve / curve.min() - 1), curve.idxmin()
+    far = [rows for rows, pct in over.items() if pct > KNEE_PCT]
+    below, above = (
+        max((r for r in far if r < best), default=-1),
+        min((r for r in far if r > best), default=float("inf")),
+    )
+    near = over[(over.index > below) & (over.index < above)]
+    told = dict.fromkeys(rows for rows in (over.index[0], below, over.index[-1]) if rows in far)
+    costs = [f"{over[rows]:.1f} % longer with {rows:.0f} rows" for rows in told]
+    within = f"{near.index[0]:.0f} to {near.index[-1]:.0f} rows are within {KNEE_PCT:g} % of it"
+    return (
+        f"a lead of L1 over L2 by {best:.0f} rows is the best that "
+        f"was tried, and {within}{'; it takes ' if costs else ''}{', '.join(costs)}."
     )
 
 

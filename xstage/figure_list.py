@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import burst_tables, reach_tables, schedule_tables, shape_tables
+from .figure_setting import setting_of
+from .paper_leads import lead_setting
 from .plots.burst_figures import knee_figure, occupancy_figure, recovery_figure
 from .plots.lane_figures import lanes_figure
 from .plots.paper_figures import lead_figure
@@ -16,6 +18,7 @@ from .plots.reach_figures import measured_figure, pair_rates_figure
 from .plots.schedule_figures import breakdown_figure, timeline_figure, waterfall_figure
 from .plots.shape_figures import attention_figure, best_policy_figure, calls_figure
 from .scenarios import x_stage
+from .scenarios.loader import load
 from .scenarios.machine_files import load_machine
 
 if TYPE_CHECKING:
@@ -48,60 +51,70 @@ def _b200() -> Machine:
     return load_machine(burst_tables.MACHINE)
 
 
+def _megamoe() -> str:
+    """What the figures of one MegaMoE layer in two orders are of."""
+    resolved = load(schedule_tables.SCENARIO, {"workload.tokens": schedule_tables.TOKENS})
+    return setting_of(resolved, ("policy",))
+
+
 DRAWINGS = (
     Drawing(
         "knee",
         "a burst beyond the knee waits to issue",
         lambda inputs: burst_tables.isolated_table(_b200(), burst_tables.isolated_points(_b200()), []),
-        lambda data: knee_figure(data, burst_tables.knee_kib(data), x_stage.bursts()["knee_kib"]),
+        lambda data: knee_figure(data, burst_tables.knee_kib(data), x_stage.bursts()["knee_kib"], burst_tables.SETTING),
     ),
     Drawing(
         "recovery",
         "a gap between bursts removes the stall",
         lambda inputs: burst_tables.train_table(_b200()),
-        lambda data: recovery_figure(data, burst_tables.recovery_gaps_us(data)),
+        lambda data: recovery_figure(data, burst_tables.recovery_gaps_us(data), burst_tables.SETTING),
     ),
     Drawing(
         "occupancy",
         "what the stage holds over time, in the three phases",
         lambda inputs: burst_tables.occupancy_table(_b200()),
-        occupancy_figure,
+        lambda data: occupancy_figure(data, f"SMs of {burst_tables.MACHINE} store bursts to one peer GPU, all at once"),
     ),
     Drawing(
         "phases",
         "volume and gap of a train, and which phase it is in",
         lambda inputs: burst_tables.phase_table(_b200()),
-        phase_figure,
+        lambda data: phase_figure(data, burst_tables.SETTING),
     ),
     Drawing(
         "lanes",
         "tiles of a MegaMoE layer on their SMs, in two orders",
         lambda inputs: schedule_tables.lane_table(),
-        lanes_figure,
+        lambda data: lanes_figure(data, setting=_megamoe()),
     ),
     Drawing(
         "tensor-cores",
-        "use of Tensor Cores and egress over time, in two orders",
+        "Tensor Core lanes that compute and use of the egress over time, in two orders",
         lambda inputs: schedule_tables.activity_table(),
-        timeline_figure,
+        lambda data: timeline_figure(data, _megamoe()),
     ),
     Drawing(
         "stall",
         "what keeps lanes from going on, in two orders",
         lambda inputs: schedule_tables.stall_table(),
-        breakdown_figure,
+        lambda data: breakdown_figure(data, _megamoe()),
     ),
     Drawing(
         "waterfall",
         "where the time of a fused GEMM + ReduceScatter goes",
         lambda inputs: schedule_tables.waterfall_table(),
-        waterfall_figure,
+        lambda data: waterfall_figure(data, setting_of(load(schedule_tables.EXPLAINED))),
     ),
     Drawing(
         "lead",
         "what the row lead costs and brings, and D_knee",
         lambda inputs: schedule_tables.lead_table(),
-        lambda data: lead_figure(data, schedule_tables.knee_rows(data)),
+        lambda data: lead_figure(
+            data,
+            schedule_tables.knee_rows(data),
+            lead_setting(schedule_tables.LEAD_MODEL, schedule_tables.LEAD_TOKENS),
+        ),
     ),
     Drawing(
         "calls",
@@ -113,17 +126,17 @@ DRAWINGS = (
         "attention",
         "speedup of attention + All-to-All by length and policy",
         lambda inputs: shape_tables.attention_table(),
-        attention_figure,
+        lambda data: attention_figure(data, setting_of(load(shape_tables.ATTENTION_SCENARIO), ("policy", "tokens"))),
     ),
     Drawing(
         "tensor-parallel",
         "the fastest policy of a GEMM + ReduceScatter by its size",
         lambda inputs: shape_tables.tensor_parallel_table(inputs.workers),
-        best_policy_figure,
+        lambda data: best_policy_figure(data, setting_of(load(shape_tables.TP_SCENARIO), ("policy", "m", "k"))),
     ),
     Drawing(
         "topologies",
-        "what each pair of GPUs has in an All-to-All",
+        "the even share of each pair of GPUs in an All-to-All",
         lambda inputs: reach_tables.topology_table(),
         pair_rates_figure,
     ),

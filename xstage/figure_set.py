@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .figure_list import DRAWINGS, Drawing, Inputs
 from .output import parts_html, table
+from .plots.figure_file import FORMATS
 from .plots.save import save_drawings, save_table
 from .sim.checked import closest
 from .sim.errors import InputError
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .counted_progress import Report
-
-FORMATS = ("png", "svg", "pdf")
 
 
 @dataclass(frozen=True)

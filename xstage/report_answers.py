@@ -22,6 +22,11 @@ Answer = dict[str, Any]
 
 MOST_PUBLISHED = 3000
 """Rows of published measurements that a page holds."""
+EXPLAINED = {
+    "cause": "limit, or what is left", "us": "µs", "share_pct": "share, %", "alone_us": "removed alone, µs",
+    "removed_by": "gone with",
+}  # fmt: skip
+"""Columns of a waterfall as its page names them."""
 COMMON = ("schema_version", "xstage_version", "seed", "timing", "command", "explain")
 
 
@@ -64,13 +69,12 @@ def _stalled(roles: Mapping[str, Any]) -> str:
 
 
 def _nearest_roof(answer: Answer) -> str:
-    """Which part of a GPU has least to spare; nothing in answers that were written before roofs were in them."""
+    """Which part has least to spare; nothing in answers that were written before roofs were in them."""
     nearest = max(answer.get("roofs", []), key=lambda roof: roof["use_pct"], default=None)
-    return (
-        ""
-        if nearest is None
-        else f" The nearest roof is {nearest['part']}: {nearest['use_pct']:.0f} % of the makespan."
-    )
+    if nearest is None:
+        return ""
+    where = f" ({nearest['where']})" if "where" in nearest else ""
+    return f" The nearest roof is {nearest['part']}{where}: {nearest['use_pct']:.0f} % of the makespan."
 
 
 def _against_roofs(answer: Answer) -> list[Section]:
@@ -120,7 +124,8 @@ def _explanation_page(answer: Answer) -> Page:
 
     bars = pd.DataFrame(answer["bars"])
     shown = Picture(waterfall_figure(bars), "Limits removed one after the other, then what is left of the makespan.")
-    sections = [Section("Waterfall", [shown, table_of("", bars)])]
+    table = bars[[name for name in EXPLAINED if name in bars]].rename(columns=EXPLAINED)
+    sections = [Section("Waterfall", [shown, table_of("", table)])]
     title = f"Where the time of {answer['scenario']} on {answer['machine']} goes"
     return Page(title, f"xstage explain, {answer['total_us']:.1f} µs in all", answer["sentence"], sections)
 

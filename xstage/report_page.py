@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 OF_SCENARIOS = ("run", "compare", "explain", "tune")
 """Commands whose first word is a scenario."""
+SWEEP = "sweep"
 SUFFIXES = (".html", ".htm")
 ALLOWED = "what a command prints with --json, a trace as .parquet, or the folder of a sweep"
 
@@ -80,7 +81,8 @@ def page_of(source: Path) -> Page:
     if source.is_dir():
         from .report_sweeps import sweep_page
 
-        return _with_end(sweep_page(source), source, None)
+        page, about = sweep_page(source)
+        return _with_end(page, source, {"command": _sweep_of(about["study"])})
     if not source.exists():
         raise InputError("is not there", field="PATH", value=str(source), allowed=ALLOWED)
     with source.open("rb") as stream:
@@ -123,7 +125,8 @@ def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None) ->
     if source is None:
         steps = [line or ""]
     else:
-        steps = [f"{line} > {shlex.quote(source.name)}" if line else "# the command is not recorded in this file"]
+        made = "" if source.is_dir() else f" > {shlex.quote(source.name)}"
+        steps = [line + made if line else "# it was made from Python, or by a command that was not recorded"]
         steps.append(f"xstage report {shlex.quote(source.name)} -o {shlex.quote(source.stem)}.html")
     ends = [
         Section("Provenance", [facts("", {name: value for name, value in origin.items() if value is not None})]),
@@ -156,19 +159,34 @@ def _parameters(answer: dict[str, Any]) -> list[Section]:
         "scenario": resolved.scenario.model_dump(mode="json"),
         "machine": {"name": resolved.machine.name, "numbers": numbers},
     }
-    return _parameter_sections(data, "Parameters, as they are read today")
+    of = " of point 0" if str(answer.get("command")).startswith(f"xstage {SWEEP} ") else ""
+    return _parameter_sections(data, f"Parameters{of}, as they are read today")
+
+
+def _sweep_of(study: str) -> str | None:
+    """The command that makes a sweep of the catalogue again; None for a study of somebody's own, whose file is not known."""
+    from .scenarios.catalogue import entries
+
+    known = any(entry.name == study for entry in entries("study"))
+    return f"xstage {SWEEP} {shlex.quote(study)}" if known else None
 
 
 def _resolved(line: str | None) -> Resolved | None:
-    """The scenario of a recorded command; None where there is none, or it can no longer be read."""
+    """The scenario of a recorded command, of a sweep that of its first point; None where there is none, or it can no longer
+    be read.
+    """
     from .scenarios.loader import load, parse_overrides
+    from .scenarios.study import load_study
 
     words = shlex.split(line or "")[1:]
-    if len(words) < 2 or words[0] not in OF_SCENARIOS:
+    if len(words) < 2 or words[0] not in (*OF_SCENARIOS, SWEEP):
         return None
     changes = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "--set"]
     changes += [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
     try:
+        if words[0] == SWEEP:
+            study = load_study(words[1])
+            return study.resolve(next(study.points()))
         return load(words[1], parse_overrides(changes))
     except (XstageError, OSError):
         return None

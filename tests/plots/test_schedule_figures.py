@@ -64,12 +64,23 @@ def test_a_timeline_has_a_panel_a_policy_on_one_time_axis():
     assert first.get_xlim() == second.get_xlim()
 
 
-def test_the_breakdown_leaves_out_what_roles_wait_for_by_design():
-    [axes] = breakdown_figure(BREAKDOWN).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "mma, expert_wave", "mma, interleaved", "epilogue, expert_wave", "epilogue, interleaved",
+def test_the_breakdown_draws_every_stall_and_wait_of_lanes_that_compute_or_store():
+    figure = breakdown_figure(BREAKDOWN)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "What keeps mma lanes from going on", "What keeps epilogue lanes from going on",
     ]  # fmt: skip
-    assert max(bar.get_x() + bar.get_width() for bar in axes.patches) == 15
+    for axes, longest in zip(figure.axes, (12 + 3, 7 + 500), strict=True):
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["expert_wave", "interleaved"]
+        assert max(bar.get_x() + bar.get_width() for bar in axes.patches) == longest
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["stall", "wait: inputs", "wait: slot"]
+
+
+def test_a_timeline_names_all_of_its_lines_and_what_was_simulated():
+    figure = timeline_figure(TIMELINE, "a layer, on 8 GPUs")
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["Tensor Core lanes that compute", "egress", "end"]
+    assert figure.get_suptitle() == "a layer, on 8 GPUs"
 
 
 def test_the_bars_of_a_waterfall_end_at_the_makespan():
@@ -94,4 +105,5 @@ def test_leads_far_apart_have_a_logarithmic_axis_with_room_between_their_labels(
     figure.canvas.draw()
     labels = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
     assert figure.axes[0].get_xscale() == "symlog" and len(labels) > 4
+    assert "logarithmic" in figure.axes[0].get_xlabel()
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(labels))

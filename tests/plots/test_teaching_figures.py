@@ -10,8 +10,8 @@ from xstage.plots.reach_figures import measured_figure, pair_rates_figure
 from xstage.plots.run_figures import law_figure, makespans_figure, roles_figure
 from xstage.plots.save import save
 from xstage.plots.shape_figures import attention_figure, best_policy_figure, calls_figure
+from xstage.plots.study_figures import study_figure
 from xstage.plots.style import house_style
-from xstage.plots.sweep_figures import axes_figure
 
 PAPER = {"geometric_mean": 1.18, "minimum": 0.94, "maximum": 1.62}
 PHASES = pd.DataFrame(
@@ -77,14 +77,22 @@ PAIRS = pd.DataFrame(
     columns=["machine", "source", "destination", "gbs"],
 )
 MEASURED = pd.DataFrame(
-    [(kind, t, t * f, 100 * (f - 1)) for kind in ("megamoe", "attention") for t, f in ((100.0, 1.1), (900.0, 0.8))],
-    columns=["kind", "time_us", "predicted_us", "error_pct"],
+    [(kind, t, t * f, 100 * (f - 1), 10) for kind in ("megamoe", "attention") for t, f in ((100.0, 1.1), (900.0, 0.8))],
+    columns=["kind", "time_us", "predicted_us", "error_pct", "one_row_in"],
 )
 BESIDE = pd.DataFrame({"what": ["store", "gap"], "measured_issue_us": [1.0, 2.0], "simulated_issue_us": [1.1, 1.9]})
 SWEPT = pd.DataFrame(
-    [(rate, room, gap, 100.0 / rate + gap) for rate in (1, 2) for room in ("small", "large") for gap in (1, 2, 4)],
-    columns=["drain_rate_gbs", "room", "workload.gap_us", "makespan_us"],
+    [
+        (rate, room, 4 * room, gap, 100.0 / rate + gap)
+        for rate in (1, 2)
+        for room in (15 * 1024, 60 * 1024)
+        for gap in (1, 2, 4)
+    ],
+    columns=["drain_rate_gbs", "capacity_sm_bytes", "capacity_gpu_bytes", "workload.gap_us", "makespan_us"],
 )
+SWEPT_AXES, TOGETHER = (
+    ["drain_rate_gbs", "capacity_sm_bytes", "workload.gap_us"], {"capacity_sm_bytes": ["capacity_gpu_bytes"]},
+)  # fmt: skip
 ROLES = pd.DataFrame(
     {"role": ["mma", "store"], "busy us": [80.0, 20.0], "stall us": [0.0, 30.0], "wait us: slot": [10.0, None]}
 )
@@ -102,7 +110,7 @@ FIGURES = {
     "pairs": (lambda: pair_rates_figure(PAIRS), PAIRS),
     "measured": (lambda: measured_figure(MEASURED), MEASURED),
     "beside": (lambda: beside_figure(BESIDE), BESIDE),
-    "sweep": (lambda: axes_figure(SWEPT, ["drain_rate_gbs", "room", "workload.gap_us"], "makespan_us"), SWEPT),
+    "sweep": (lambda: study_figure(SWEPT, SWEPT_AXES, "makespan_us", "", TOGETHER), SWEPT),
     "roles": (lambda: roles_figure(ROLES, 100.0), ROLES),
     "makespans": (lambda: makespans_figure(pd.DataFrame({"policy": ["a", "b"], "makespan_us": [2.0, 1.0]})), ROLES),
     "law": (lambda: law_figure(LAW), ROLES),
@@ -143,6 +151,12 @@ def test_lanes_have_a_bar_a_task_from_its_start_to_its_end():
         assert bars == {(row.start_us, row.end_us) for row in mine.itertuples()}
 
 
+def test_lanes_say_what_their_phases_are_and_where_the_end_is():
+    [legend] = lanes_figure(LANES).legends
+    said = [text.get_text() for text in legend.get_texts()]
+    assert said == ["l1: first GEMM of an expert", "l2: its second GEMM", "end"]
+
+
 def test_every_call_is_a_mark_at_its_speedup():
     [axes] = calls_figure(CALLS, PAPER).axes
     marks = np.concatenate([line.get_ydata() for line in axes.lines if line.get_linestyle() == "None"])
@@ -155,18 +169,24 @@ def test_the_map_names_the_fastest_policy_of_each_size():
     assert len(axes.texts) == 6
 
 
-def test_pairs_of_equal_rates_are_said_in_the_title_and_others_drawn():
+def test_pairs_of_all_machines_have_the_same_colours():
     even, uneven = [axes for axes in pair_rates_figure(PAIRS).axes if axes.images]
-    assert even.get_title(loc="left") == "even: 40 GB/s"
+    assert [axes.get_title(loc="left") for axes in (even, uneven)] == ["even: 40", "uneven: 10 to 40"]
+    assert even.images[0].get_clim() == uneven.images[0].get_clim() == (0, 40)
     grid = uneven.images[0].get_array()
     assert (grid[0, 1], grid[0, 2]) == (40.0, 10.0)
 
 
-def test_a_sweep_has_a_line_for_each_value_of_an_axis():
-    panels = axes_figure(SWEPT, ["drain_rate_gbs", "room", "workload.gap_us"], "makespan_us").axes
-    assert [axes.get_title(loc="left") for axes in panels] == ["room: small", "room: large"]
-    assert [line.get_label() for line in panels[0].lines] == ["1", "2"]
-    np.testing.assert_array_equal(panels[0].lines[0].get_xydata(), [[1, 101], [2, 102], [4, 104]])
+def test_a_sweep_names_axes_that_move_together_and_writes_sizes_with_units():
+    panels = [axes for axes in study_figure(SWEPT, SWEPT_AXES, "makespan_us", "", TOGETHER).axes if axes.images]
+    assert [label.get_text() for label in panels[0].get_xticklabels()] == ["1", "2", "4"]
+    assert panels[0].get_xlabel() == "gap, µs" and len(panels) == 2
+    room = SWEPT[SWEPT["drain_rate_gbs"] == 1]
+    plain = study_figure(room, SWEPT_AXES[1:], "makespan_us", "", TOGETHER).axes[0]
+    assert plain.get_ylabel() == "capacity sm and capacity gpu"
+    assert [label.get_text() for label in plain.get_yticklabels()] == ["15 KiB, 60 KiB", "60 KiB, 240 KiB"]
+    line = study_figure(room[room["workload.gap_us"] == 1], ["capacity_sm_bytes"], "makespan_us", "").axes[0]
+    assert (line.get_xlabel(), line.get_xticklabels()[0].get_text()) == ("capacity sm", "15 KiB")
 
 
 def test_the_law_bends_at_the_knee():
@@ -175,3 +195,11 @@ def test_the_law_bends_at_the_knee():
     slopes = np.diff(law[:, 1]) / np.diff(law[:, 0])
     bend = law[np.argmax(np.diff(slopes)) + 1, 0] * 1024
     assert bend == pytest.approx((LAW["capacity_bytes"] + 40.0) / (1 - 40 / 160), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("one_row_in", "said"), [(10, "4 published times, one row in 10:\n"), (1, "4 published times: ")]
+)
+def test_predictions_beside_measurements_say_how_many_of_them_are_drawn(one_row_in, said):
+    [axes] = measured_figure(MEASURED.assign(one_row_in=one_row_in)).axes
+    assert axes.get_title(loc="left") == said + "median error 15 %"
