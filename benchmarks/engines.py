@@ -14,7 +14,7 @@ from collections.abc import Callable
 import simpy
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.execute import simulate
-from xstage.sim.program_view import op_repeats
+from xstage.sim.program_index import op_repeats
 from xstage.sim.schedules.burst_train import BurstTrain, build
 
 TIMEOUTS = 300_000

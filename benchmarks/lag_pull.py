@@ -2,8 +2,8 @@
 
     python benchmarks/lag_pull.py
 
-H100, GLM-5.3-Flash, 8192 tokens, one set of machine parameters, none fitted to these rows. Measured: github.com/sgl-project/
-DeepGEMM pull 88 (wave 4900 us, lag 3565 us for the kernel; pull ends at 2671 us with lag 8 and 1102 us with lag 40).
+H100, GLM-5.3-Flash, 8192 tokens, one set of machine parameters, none fitted to these rows. Measured: `SOURCE`, as it stands
+in scenarios/published/megamoe.csv, for whole kernels and for the end of the pull with two lags.
 Each cause is taken away alone: a ring that never fills, then an egress without limit. The last table takes away what the lag
 kernel has besides its order.
 """
@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from xstage.scenarios.published import load_published
+
 import xstage as xs
 
+SOURCE = "https://github.com/sgl-project/DeepGEMM/pull/88"
 WIDE_OPEN = {"machine.interconnect.drain_rate": "100000 GB/s"}
-KERNELS: dict[str, tuple[dict[str, Any], float]] = {
-    "expert_wave": ({"name": "expert_wave"}, 4900.0),
-    "lag": ({"name": "lag"}, 3565.0),
-}
-PULLS = {8: 2671.0, 40: 1102.0}
+TOKENS = 8192
+KERNELS = {"expert_wave": "sm90_wave_sgl_dev", "lag": "sm90_lag_sgl88"}
+PULLS = {8: "sm90_lag8_sgl88", 40: "sm90_lag40_sgl88"}
+"""The version that stands in the published table for each policy and lag."""
 NO_LIMIT = 4000  # m-blocks: more than the kernel has
 WITHOUT: dict[str, dict[str, Any]] = {
     "as it is": {},
@@ -36,20 +38,30 @@ def run(policy: dict[str, Any], **overrides: object) -> tuple[float, float, int]
     return end, done.makespan_us, int(done.trace.program.meta["ring_m_blocks"])
 
 
+def published_us() -> dict[str, float]:
+    """The measured time of each version."""
+    table = load_published("megamoe")
+    rows = table[(table["source_url"] == SOURCE) & (table["tokens_per_rank"] == TOKENS)]
+    return dict(zip(rows["version"], rows["time_us"], strict=True))
+
+
 def error(predicted: float, measured: float) -> str:
     return f"{100 * (predicted / measured - 1):+.1f} %"
 
 
 def main() -> None:
+    times = published_us()
     print("kernel       ring m-blocks  predicted us  measured us  error")
-    for name, (policy, measured) in KERNELS.items():
-        _, makespan, ring = run(policy)
+    for name, version in KERNELS.items():
+        measured = times[version]
+        _, makespan, ring = run({"name": name})
         print(f"{name:<12} {ring:>13}  {makespan:>12.0f}  {measured:>11.0f}  {error(makespan, measured)}")
     print(
         "\nlag  ring m-blocks  pull ends us  measured us  error     never-full ring us  unlimited egress us  kernel us"
     )
-    for lag, measured in PULLS.items():
-        policy = {"name": "lag", "lag": lag}
+    for lag, version in PULLS.items():
+        measured = times[version]
+        policy: dict[str, Any] = {"name": "lag", "lag": lag}
         end, makespan, ring = run(policy)
         no_ring, _, _ = run(policy | {"ring_m_blocks": NO_LIMIT})
         no_egress, _, _ = run(policy, **WIDE_OPEN)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ..sim.execute import simulate
 from ..sim.machine import Machine
 from ..sim.outcome import OP_OF_TASK_WAIT
-from ..sim.program import COMPUTE, STORE, Program
-from ..sim.program_builder import ProgramBuilder, Seat
+from ..sim.program import STORE, Program
 from ..sim.trace import Trace
 from .compare import STALLED_SHARE
+from .cpu.architecture import LINE_BYTES
+from .trains import Phases, in_lines, train
 
-LINE_BYTES = 64
 GAPS_NS = (60.0, 1000.0)
 """Range of gaps. Below it, noting the time takes up most of the gap."""
 SPREAD = (0.75, 1.33)
@@ -42,7 +41,7 @@ class Bounds:
 def bounds_of(knee_bytes: float, least_gap_ns: float = 0.0) -> Bounds:
     """From a quarter of the knee to three knees. No gap is shorter than the hardware can make one (`least_gap_ns`)."""
     gaps = max(GAPS_NS[0], least_gap_ns / SPREAD[0]), max(GAPS_NS[1], 4 * least_gap_ns / SPREAD[0])
-    return Bounds(_whole_lines(knee_bytes / 4), _whole_lines(3 * knee_bytes), gaps)
+    return Bounds(in_lines(knee_bytes / 4, LINE_BYTES), in_lines(3 * knee_bytes, LINE_BYTES), gaps)
 
 
 def unseen_traces(
@@ -100,31 +99,9 @@ def draw(machine: Machine, producers: int, bounds: Bounds, rng: np.random.Genera
         bursts = int(rng.integers(3, 13))
         size = np.exp(rng.uniform(np.log(bounds.least_bytes), np.log(bounds.most_bytes)))
         gap = np.exp(rng.uniform(*np.log(bounds.gaps_ns)))
-        sizes += [_whole_lines(size * factor) for factor in rng.uniform(*SPREAD, bursts)]
+        sizes += [in_lines(size * factor, LINE_BYTES) for factor in rng.uniform(*SPREAD, bursts)]
         gaps += [round(1000 * gap * factor) for factor in rng.uniform(*SPREAD, bursts)]
-    return train(machine, producers, sizes, gaps)
-
-
-def train(machine: Machine, producers: int, sizes: list[int], gaps_ps: list[int]) -> Program:
-    """Each of `producers` lanes stores bursts of `sizes` bytes to the other GPU, the given gap before each."""
-    builder = ProgramBuilder(n_gpus=2)
-    size = np.array(sizes, dtype=np.int64)
-    rows = np.array([builder.destination({1: int(each)}) for each in size])
-    columns: dict[str, Any] = {
-        "target": np.stack([np.zeros_like(rows), rows], axis=1),
-        "bytes": np.stack([np.zeros_like(size), size], axis=1),
-        "duration_ps": np.stack([np.array(gaps_ps), machine.issue_time_ps(size)], axis=1),
-    }
-    first = builder.ops(np.array([COMPUTE, STORE]), **columns)
-    tasks = []
-    for _ in range(producers):
-        runs = builder.runs(first + 2 * np.arange(len(size)), 2)
-        tasks.append(builder.tasks(runs + np.arange(len(size)), 1, phase="burst", m_block=np.arange(len(size))))
-    order = np.concatenate([start + np.arange(len(size)) for start in tasks])
-    plans = builder.private_plans(builder.queues(order, np.full(producers, len(size))), producers)
-    lanes = np.arange(producers)
-    builder.groups(gpu=0, plan=plans + lanes, seats=[Seat("producer", sm=lanes)])
-    return builder.build(schedule="unseen train")
+    return train(Phases(sizes, gaps), producers, machine.issue_time_ps)
 
 
 def stalled_share(trace: Trace, left_out: Sequence[int] = ()) -> float:
@@ -133,7 +110,3 @@ def stalled_share(trace: Trace, left_out: Sequence[int] = ()) -> float:
     is_store[list(left_out)] = False
     rows = records[(records["op"] != OP_OF_TASK_WAIT) & is_store[records["op"]]]
     return float(rows["stall_ps"].sum() / max(1, (rows["end_ps"] - rows["start_ps"]).sum()))
-
-
-def _whole_lines(size: float) -> int:
-    return LINE_BYTES * max(1, round(size / LINE_BYTES))

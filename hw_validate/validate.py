@@ -16,22 +16,22 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..sim.errors import InputError, XstageError
-from ..sim.trace import Trace
 from .again import busy_core, compared, refused
 from .calibrated import Calibrated
 from .compare import compare, summarise
 from .cuda.options import NOTHING_SAID, OnGpus
 from .measuring import Progress, silent
-from .unseen import bounds_of, unseen_traces
 from .validation import Again, Validation
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ..sim.trace import Trace
 
 BACKENDS = ("cpu", "cuda")
 PROGRAMS = {"cpu": (120, 40), "cuda": (48, 12)}
@@ -41,16 +41,24 @@ PROGRAMS = {"cpu": (120, 40), "cuda": (48, 12)}
 class Backend(Protocol):
     """Hardware to run bursts on; a context manager.
 
-    One that can run more than trains also has `unseen(calibrated, count, rng) -> list[Trace]`, and `simulated_ops(trace)`
-    if the op table to compare is not `trace.ops()`; it is asked after the replay, and what `replay_details()` gives, if
-    there is such a method, goes into the answer. `replay` gives None for a Program that could not be measured.
+    unseen          simulated Programs that calibration never saw; as many as asked for, if they are drawn now
+    replay          their op tables as measured, None for a Program that could not be measured
+    simulated_ops   the op table to compare a measured one with; asked after the replay, as the rest is
+    replay_details  what only this hardware tells of the replays, for the answer
+    drift_pct       how far bursts of the calibration have moved since, None if that cannot be told
     """
 
     def calibrate(self, rng: np.random.Generator, progress: Progress = silent) -> Calibrated: ...
 
+    def unseen(self, calibrated: Calibrated, count: int, rng: np.random.Generator) -> list[Trace]: ...
+
     def replay(
         self, traces: Sequence[Trace], rng: np.random.Generator, progress: Progress = silent
     ) -> Sequence[pd.DataFrame | None]: ...
+
+    def simulated_ops(self, trace: Trace) -> pd.DataFrame: ...
+
+    def replay_details(self) -> dict[str, Any]: ...
 
     def drift_pct(self, rng: np.random.Generator) -> float | None: ...
 
@@ -178,18 +186,13 @@ def _validate_once(opened: Callable[[], Backend], seed: int, count: int, progres
     with opened() as hardware:
         calibrated = hardware.calibrate(order, progress)
         progress("simulating", 0.0)
-        if hasattr(hardware, "unseen"):
-            traces = hardware.unseen(calibrated, count, drawn)
-        else:
-            knee, producers = calibrated.calibration.knee_bytes.value, calibrated.calibration.producers
-            traces = unseen_traces(calibrated.machine, producers, count, bounds_of(knee), drawn)
+        traces = hardware.unseen(calibrated, count, drawn)
         measured = hardware.replay(traces, order, progress)
         drift = hardware.drift_pct(order)
-        details = hardware.replay_details() if hasattr(hardware, "replay_details") else {}
+        details = hardware.replay_details()
     progress("comparing", 0.0)
-    simulated_ops = getattr(hardware, "simulated_ops", Trace.ops)
     pairs = [(trace, table) for trace, table in zip(traces, measured, strict=True) if table is not None]
-    comparisons = [compare(simulated_ops(trace), table) for trace, table in pairs]
+    comparisons = [compare(hardware.simulated_ops(trace), table) for trace, table in pairs]
     return Validation(
         calibrated=calibrated,
         comparisons=comparisons,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from . import program as p
 from .errors import InputError
-from .program_check import expand
+from .program_index import expand
 from .topology import PLAIN, SCATTER
 from .units import PS_PER_US
 

@@ -294,6 +294,7 @@ def _reason(stage: XStage, load: _Load, gap: float, steady_stall: float, first_s
     if first_stall > 0:
         causes.append(f"a burst peaks at {peak}, over the {holds} that the stage holds")
         smaller = f"bursts of at most {format_size(knee(stage, load.producers), 'down')} a producer"
+        smaller += f", or a stage that holds {format_size(math.ceil(load.peak), 'up')}"
     if load.excess > gap:
         causes.append(f"{offered} in the long run is over the {drains} that drains")
         longer = "more computation between bursts"

@@ -9,19 +9,18 @@ degraded_link(fabric, first, second, factor)  both directions of one link do
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .errors import InputError
 from .program import COMPUTE, Program
+from .program_index import expand, gpu_of_queue, tasks_of_queues
 from .traffic import link_ends
 
 if TYPE_CHECKING:
     from .topologies import Node
     from .topology import Fabric
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def slowed(program: Program, gpu: int, factor: float) -> Program:
@@ -34,11 +33,11 @@ def slowed(program: Program, gpu: int, factor: float) -> Program:
     _check_gpu(gpu, program.n_gpus)
     if not 1 <= factor < np.inf:
         raise InputError("must be at least 1", field="factor", value=factor)
-    mine = _tasks_of(program, gpu)
+    queue, task = tasks_of_queues(program)
+    mine = task[gpu_of_queue(program)[queue] == gpu]
     blocks, block_of_task = np.unique(program.tasks[mine][["first_run", "n_runs"]], return_inverse=True)
-    old_runs = _ranges(blocks["first_run"], blocks["n_runs"])
-    runs = program.runs[old_runs]
-    ops = program.ops[_ranges(runs["first_op"], runs["n_ops"])]
+    runs = program.runs[expand(blocks["first_run"], blocks["n_runs"])[1]]
+    ops = program.ops[expand(runs["first_op"], runs["n_ops"])[1]]
     computes = (ops["kind"] == COMPUTE) & (ops["duration_ps"] > 0)
     if not computes.any():
         return program
@@ -90,28 +89,6 @@ def _degraded(fabric: Fabric, ports: list[int], factor: float) -> Fabric:
     rates = fabric.rates_kbs.copy()
     rates[ports] = np.maximum(1, (rates[ports] * factor).astype(np.int64))
     return replace(fabric, rates_kbs=rates)
-
-
-def _tasks_of(program: Program, gpu: int) -> Array:
-    """Tasks that groups of a GPU take; a queue belongs to one GPU (sim/program_check.py)."""
-    mine = _queues(program, program.groups["plan"][program.groups["gpu"] == gpu])
-    rows = program.queues[mine]
-    return program.queue_tasks[_ranges(rows["first"], rows["n_tasks"])]
-
-
-def _queues(program: Program, plans: Array) -> Array:
-    rows = program.plans[np.unique(plans)]
-    steps = program.steps[_ranges(rows["first_step"], rows["n_prefix"] + rows["n_repeat"])]
-    named = np.concatenate([steps["queue"], steps["otherwise"]])
-    return np.unique(named[named >= 0])
-
-
-def _ranges(first: Array, count: Array) -> Array:
-    """first[0], first[0] + 1, ... (count[0] of them), first[1], ..."""
-    ends = np.cumsum(count)
-    total = int(ends[-1]) if len(ends) else 0
-    rows: Array = np.arange(total) + np.repeat(first - (ends - count), count)
-    return rows
 
 
 def _check_gpu(gpu: int, n_gpus: int) -> None:

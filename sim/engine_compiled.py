@@ -24,9 +24,10 @@ import numpy as np
 
 from . import program as p
 from .jit import cached_njit
-from .outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN, Layout, Outcome, Stuck
+from .outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN, Outcome, Stuck
 
 if TYPE_CHECKING:
+    from .layout import Layout
     from .program import Program
     from .topology import Fabric
 
@@ -188,7 +189,7 @@ _compiled = cached_njit(error_model="numpy", forceinline=True, _nrt=False)
 
 FIRST_POOL = 1 << 14
 FIRST_WIDTH, MOST_WIDTH = 8, 40  # of a bucket: 2^8 ps, 2^40 ps
-LEAST_BUCKETS, MOST_BUCKETS = 1 << 6, 1 << 12  # as many as lanes at least, up to what a first-level cache holds
+LEAST_BUCKETS, MOST_BUCKETS = 1 << 6, 1 << 16  # as many as lanes: each round of too few goes over every waiting event
 LEAST_EVENTS, MOST_EVENTS = 1, 8  # by bucket: enough to pass few empty ones, so few that the heap stays flat
 GUARD_WATCHERS = 4  # a group waits for at most two guards of each of two queues
 FAR = 2**62
@@ -598,72 +599,8 @@ def _lane_turn(tables, state, settings, number, now):
             if lane.op == lane.op_end:
                 _finish_task(tables, state, number, now)
                 continue
-            op = tables.ops[lane.op]
-            lane.op_start = now
-            lane.op_stall = 0
-            lane.op_wait = 0
-            lane.cause = NONE
-            kind = op.kind
-            if kind == p.COMPUTE:
-                totals.busy_ps += op.duration_ps
-                lane.resume = OP_DONE
-                if op.duration_ps > 0:
-                    _turn(state, number, now + op.duration_ps)
-                    return
-            elif kind == p.STORE:
-                lane.resume = NEXT_GRANULE
-                lane.row = op.target
-                lane.scatter = _deals_over_several(tables, op.target, gpu, settings.scatter_from)
-                lane.share = 0
-                lane.round = 0
-                lane.issued = 0
-                lane.issued_ps = 0
-            elif kind == p.LOAD:
-                lane.resume = LOAD_NOW
-                if lane.tokens == 0:
-                    lane.waiting = 1
-                    lane.since = now
-                    lane.cause = CAUSE_WINDOW
-                    return
-                lane.tokens -= 1
-            elif kind == p.SIGNAL:
-                if tables.counters[op.counter].home == gpu:
-                    totals.busy_ps += op.duration_ps
-                    lane.resume = SIGNAL_NOW
-                    if op.duration_ps > 0:
-                        _turn(state, number, now + op.duration_ps)
-                        return
-                else:
-                    lane.resume = NEXT_GRANULE
-                    lane.issued = 0
-                    lane.issued_ps = 0
-            elif kind == p.WAIT:
-                lane.resume = OP_DONE
-                if state.counters[op.counter].value < op.count:
-                    lane.resume = WAITED
-                    lane.since = now
-                    lane.cause = tables.counters[op.counter].cause
-                    _watch(state, number, op.counter, op.count)
-                    return
-            elif kind == p.ACQUIRE:
-                lane.resume = OP_DONE
-                slot = state.slots[tables.groups[tables.lanes[number].group].first_slot + op.counter]
-                if slot.head == NONE and slot.value >= op.count:
-                    slot.value -= op.count
-                else:
-                    lane.resume = WAITED
-                    lane.since = now
-                    lane.cause = CAUSE_SLOT
-                    lane.next = NONE
-                    if slot.head == NONE:
-                        slot.head = number
-                    else:
-                        state.lanes[slot.tail].next = number
-                    slot.tail = number
-                    return
-            else:
-                _release_slot(tables, state, number, op.counter, op.count, now)
-                lane.resume = OP_DONE
+            if not _start_op(tables, state, settings, number, now):
+                return
 
         elif resume == WAITED:
             _account_wait(state, number, now)
@@ -697,12 +634,7 @@ def _lane_turn(tables, state, settings, number, now):
                 lane.waiting = 1
                 lane.since = now
                 lane.mark = _stall_clock(sm, now)
-                lane.next = NONE
-                if sm.head == NONE:
-                    sm.head = number
-                else:
-                    state.lanes[sm.tail].next = number
-                sm.tail = number
+                _line_up(state, sm, number)
                 return
 
         elif resume == HAS_PORT:
@@ -736,12 +668,7 @@ def _lane_turn(tables, state, settings, number, now):
                 stage.room -= lane.granule
             else:
                 _begin_stall(lane, sm)
-                lane.next = NONE
-                if stage.head == NONE:
-                    stage.head = number
-                else:
-                    state.lanes[stage.tail].next = number
-                stage.tail = number
+                _line_up(state, stage, number)
                 return
 
         elif resume == HAS_GPU_ROOM:
@@ -781,6 +708,87 @@ def _lane_turn(tables, state, settings, number, now):
                 _record_op(state, number, lane.task, lane.op, lane.op_start, now)
             lane.op += 1
             lane.resume = NEXT_OP
+
+
+@_compiled
+def _line_up(state, queue, number):
+    """Put a lane at the end of a queue of lanes: those who wait for a slot, an issue port, or room in a GPU's stage."""
+    state.lanes[number].next = NONE
+    if queue.head == NONE:
+        queue.head = number
+    else:
+        state.lanes[queue.tail].next = number
+    queue.tail = number
+
+
+@_compiled
+def _start_op(tables, state, settings, number, now):
+    """Begin the op at which the lane stands. False: the lane waits, or spends time."""
+    lane = state.lanes[number]
+    totals = state.lane_totals[number]
+    gpu = tables.lanes[number].gpu
+    op = tables.ops[lane.op]
+    lane.op_start = now
+    lane.op_stall = 0
+    lane.op_wait = 0
+    lane.cause = NONE
+    kind = op.kind
+    if kind == p.COMPUTE:
+        totals.busy_ps += op.duration_ps
+        lane.resume = OP_DONE
+        if op.duration_ps > 0:
+            _turn(state, number, now + op.duration_ps)
+            return False
+    elif kind == p.STORE:
+        lane.resume = NEXT_GRANULE
+        lane.row = op.target
+        lane.scatter = _deals_over_several(tables, op.target, gpu, settings.scatter_from)
+        lane.share = 0
+        lane.round = 0
+        lane.issued = 0
+        lane.issued_ps = 0
+    elif kind == p.LOAD:
+        lane.resume = LOAD_NOW
+        if lane.tokens == 0:
+            lane.waiting = 1
+            lane.since = now
+            lane.cause = CAUSE_WINDOW
+            return False
+        lane.tokens -= 1
+    elif kind == p.SIGNAL:
+        if tables.counters[op.counter].home == gpu:
+            totals.busy_ps += op.duration_ps
+            lane.resume = SIGNAL_NOW
+            if op.duration_ps > 0:
+                _turn(state, number, now + op.duration_ps)
+                return False
+        else:
+            lane.resume = NEXT_GRANULE
+            lane.issued = 0
+            lane.issued_ps = 0
+    elif kind == p.WAIT:
+        lane.resume = OP_DONE
+        if state.counters[op.counter].value < op.count:
+            lane.resume = WAITED
+            lane.since = now
+            lane.cause = tables.counters[op.counter].cause
+            _watch(state, number, op.counter, op.count)
+            return False
+    elif kind == p.ACQUIRE:
+        lane.resume = OP_DONE
+        slot = state.slots[tables.groups[tables.lanes[number].group].first_slot + op.counter]
+        if slot.head == NONE and slot.value >= op.count:
+            slot.value -= op.count
+        else:
+            lane.resume = WAITED
+            lane.since = now
+            lane.cause = CAUSE_SLOT
+            _line_up(state, slot, number)
+            return False
+    else:
+        _release_slot(tables, state, number, op.counter, op.count, now)
+        lane.resume = OP_DONE
+    return True
 
 
 @_compiled

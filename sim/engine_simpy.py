@@ -18,12 +18,13 @@ import numpy as np
 import simpy
 
 from . import program as p
-from .outcome import GRANULE_RECORD, LANE_TOTAL, OP_OF_TASK_WAIT, OP_RECORD, PORT_TOTAL, SPAN, Layout, Outcome, Stuck
+from .outcome import GRANULE_RECORD, LANE_TOTAL, OP_OF_TASK_WAIT, OP_RECORD, PORT_TOTAL, SPAN, Outcome, Stuck
 from .simpy_order import LANE_CLASS, At, OrderedEnvironment
 from .simpy_stage import Granule, IssueQueue, Network, Stage, Steps
 from .simpy_tasks import CAUSE, Counter, Group, Queue
 
 if TYPE_CHECKING:
+    from .layout import Layout
     from .program import Program
     from .topology import Fabric
 

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from . import program as p
+from .deadlock import describe
 from .errors import DeadlockError, InputError, LimitError, ProgramError
 from .granule_counts import total_granules
+from .layout import Layout
 from .memory import most_bytes
-from .outcome import GRANULE_RECORD, OP_RECORD, Layout, Outcome, Stuck
-from .program_view import op_repeats
+from .outcome import GRANULE_RECORD, OP_RECORD, Outcome
+from .program_index import op_repeats
 from .trace import Trace
 from .units import format_size
 
@@ -32,7 +34,6 @@ EngineName = Literal["compiled", "simpy"]
 TraceLevel = Literal["off", "summary", "full"]
 
 LATEST_PS = 2**62
-MOST_SHOWN = 5
 
 
 def simulate(
@@ -69,7 +70,7 @@ def simulate(
         outcome, stuck = engine_simpy.run(program, fabric, layout, trace == "full", told)
     wall_s = perf_counter() - started
     if stuck:
-        raise DeadlockError(_describe_deadlock(program, outcome, stuck))
+        raise DeadlockError(describe(program, outcome, stuck))
     _refuse_leftovers(program, layout, outcome)
     return Trace(program, fabric, layout, outcome, engine, trace, wall_s)
 
@@ -145,49 +146,3 @@ def _refuse_leftovers(program: Program, layout: Layout, outcome: Outcome) -> Non
             f"{int(never.sum())} tasks were never taken, the first is tasks[{int(np.argmax(never))}]: "
             "every plan that visits their queue ended before it was empty"
         )
-
-
-def _describe_deadlock(program: Program, outcome: Outcome, stuck: list[Stuck]) -> str:
-    lines = [_describe_stuck(program, outcome, one) for one in stuck[:MOST_SHOWN]]
-    more = [f"and {len(stuck) - MOST_SHOWN} more lanes"] if len(stuck) > MOST_SHOWN else []
-    return f"{len(stuck)} lanes can never go on:\n  " + "\n  ".join(lines + more)
-
-
-def _describe_stuck(program: Program, outcome: Outcome, stuck: Stuck) -> str:
-    lane = program.lanes[stuck.lane]
-    who = f"lane {stuck.lane} (GPU {lane['gpu']}, SM {lane['sm']}, {program.roles[lane['role']]})"
-    if stuck.op < 0:
-        return f"{who} waits for its group's next task; {_describe_guards(program, outcome, int(lane['group']))}"
-    op = program.ops[stuck.op]
-    kind, counter, count = p.KIND_NAMES[op["kind"]].upper(), int(op["counter"]), int(op["count"])
-    where = f"at ops[{stuck.op}] ({kind}) of task {stuck.task}"
-    if op["kind"] == p.WAIT:
-        return f"{who} {where}: {_describe_counter(program, outcome, counter, count)}"
-    if op["kind"] == p.ACQUIRE:
-        return f"{who} {where}: needs {count} of slot {counter} of its group, which nobody gives"
-    return f"{who} {where}: waits behind another lane of its SM"
-
-
-def _describe_counter(program: Program, outcome: Outcome, counter: int, needed: int) -> str:
-    value, cause = int(outcome.counters[counter]), p.CAUSES[program.counters["cause"][counter]]
-    return f"counter {counter} ({cause}) is {value}, needs {needed}: {needed - value} missing"
-
-
-def _describe_guards(program: Program, outcome: Outcome, group: int) -> str:
-    plan = program.plans[program.groups["plan"][group]]
-    steps = program.steps[plan["first_step"] : plan["first_step"] + plan["n_prefix"] + plan["n_repeat"]]
-    taken = np.zeros(len(program.tasks), dtype=bool)
-    first_span = np.cumsum(program.tasks["n_runs"]) - program.tasks["n_runs"]
-    has_runs = program.tasks["n_runs"] > 0
-    taken[has_runs] = outcome.spans["group"][first_span[has_runs]] >= 0
-    for queue in dict.fromkeys([*steps["queue"].tolist(), *steps["otherwise"].tolist()]):
-        if queue == p.NO_QUEUE:
-            continue
-        row = program.queues[queue]
-        tasks = program.queue_tasks[row["first"] : row["first"] + row["n_tasks"]]
-        for task in tasks[~taken[tasks]][:1]:
-            guards = zip(program.tasks[task]["guard_counter"], program.tasks[task]["guard_count"], strict=True)
-            for counter, needed in guards:
-                if counter != p.NO_COUNTER and outcome.counters[counter] < needed:
-                    return f"task {task} is guarded: {_describe_counter(program, outcome, int(counter), int(needed))}"
-    return "another lane of the group is too far behind"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import program as p
-from .program_check import expand, visits
-from .program_view import op_repeats
+from .program_index import expand, op_gpus, op_repeats
 
 if TYPE_CHECKING:
     from .program import Program
@@ -20,24 +19,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def total_granules(program: Program, fabric: Fabric) -> int:
     """Tickets that a run will give, if no op is run by several GPUs."""
     return int((op_granules(program, fabric, op_gpus(program)) * op_repeats(program)).sum())
-
-
-def op_gpus(program: Program) -> Array:
-    """The GPU that runs each op, one of them where several do; -1 where none does. int64 [n_ops]."""
-    group, queue = visits(program)
-    of_queue = np.full(len(program.queues), -1, dtype=np.int64)
-    of_queue[queue] = program.groups["gpu"][group]  # a queue belongs to groups of one GPU
-    in_queue, place = expand(program.queues["first"], program.queues["n_tasks"])
-    of_task, of_run, of_op = (np.full(len(t), -1, np.int64) for t in (program.tasks, program.runs, program.ops))
-    of_task[program.queue_tasks[place]] = of_queue[in_queue]
-    for rows, first, count, above, below in (
-        (program.tasks, "first_run", "n_runs", of_task, of_run),
-        (program.runs, "first_op", "n_ops", of_run, of_op),
-    ):
-        owner, index = expand(rows[first], rows[count])
-        used = above[owner] >= 0
-        below[index[used]] = above[owner[used]]
-    return of_op
 
 
 def op_granules(program: Program, fabric: Fabric, gpu: Array) -> Array:

@@ -30,7 +30,8 @@ PARTS = ("compute", "stage", "interconnect")
 
 
 class ComputeProfile(Checked):
-    """What one GPU computes with. Rates are dense; a number that is not known is left out.
+    """What one GPU computes with. Rates are dense; a number that is not known is left out. `clock_mhz` says at which clock
+    the rates hold, and nothing is computed from it.
 
     The second half is what a tile of a fused GEMM kernel costs beyond its FLOPs; sim/tile_cost.py says how they combine.
     `kernels` is the family of public kernels that runs on the GPU. `mma_efficiency_*` is the share of the peak that a

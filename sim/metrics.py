@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import program as p
-from .program_check import expand
-from .program_view import op_repeats
+from .kept_bytes import kept_bytes
+from .program_index import expand, op_repeats
 from .units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 def summarise(trace: Trace) -> dict[str, Any]:
     """A plain dictionary, ready for JSON. Times are microseconds and sizes bytes.
 
-    `stall_total_us` and `bytes_stored` add up all lanes. `roles` gives means over the lanes of a role, `spans` the median
-    and the 95th percentile, over the tasks of a phase, of the time from a task's first op to its last.
+    `stall_total_us` and `bytes_stored` add up all lanes; `bytes_stored_to_others` is what left the GPU that stored it.
+    `roles` gives means over the lanes of a role, `spans` the median and the 95th percentile, over the tasks of a phase, of
+    the time from a task's first op to its last.
     """
     outcome, program = trace.outcome, trace.program
+    stored = total(outcome.lanes["stored_bytes"])
     return {
         "makespan_us": trace.makespan_ps / PS_PER_US,
         "sender_visible_us": outcome.lanes_end_ps / PS_PER_US,
@@ -32,7 +34,8 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "roles": _roles(trace),
         "spans": _spans(trace),
         "occupancy_peak_bytes": int(outcome.peak_gpu_bytes.max(initial=0)),
-        "bytes_stored": total(outcome.lanes["stored_bytes"]),
+        "bytes_stored": stored,
+        "bytes_stored_to_others": stored - kept_bytes(program),
         "bytes_loaded": total(outcome.lanes["loaded_bytes"]),
         "egress_use_pct": _use_pct(trace, slice(0, trace.fabric.n_gpus)),
         "ingress_use_pct": _use_pct(trace, slice(trace.fabric.n_gpus, 2 * trace.fabric.n_gpus)),

@@ -68,10 +68,6 @@ class Pools:
             raise InputError("must be at least 1", field="block_m", value=block_m)
         return -(-self.rows_per_replica // block_m)
 
-    def padded_rows(self, block_m: int) -> NDArray[np.int64]:
-        """Rows of every replica rounded up to whole blocks of `block_m`, [replicas]; no rows, no block."""
-        return self.m_blocks(block_m) * block_m
-
 
 def pools(routing: Routing, placement: Placement) -> Pools:
     """Rows at their owners in pool order. Raises `InputError` if ranks or experts of the two differ."""

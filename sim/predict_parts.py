@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .program_check import expand
+from .program_index import expand
 from .units import PS_PER_US
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ import numpy as np
 
 from . import program as p
 from .errors import ProgramError
+from .program_index import Index, distinct, expand, gpu_of_queue, tasks_of_queues, visits
 
 if TYPE_CHECKING:
     from .program import Program
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-Index = np.ndarray[Any, np.dtype[np.int64]]
 
 MAX_STORE_BYTES = 2**31
 """Largest single STORE: the share of its issue time that falls on a granule must not overflow 64 bits."""
@@ -32,29 +32,6 @@ def validate(program: Program) -> None:
     _check_slices(program)
     _check_groups(program)
     _check_use(program)
-
-
-def expand(first: Index, count: Index) -> tuple[Index, Index]:
-    """Concatenated ranges: `owner` (which range) and `index` (the values first .. first + count - 1 of each)."""
-    count = np.asarray(count, dtype=np.int64)
-    owner = np.repeat(np.arange(len(count)), count)
-    offset = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-    return owner, np.asarray(first, dtype=np.int64)[owner] + offset
-
-
-def _distinct(*columns: Index) -> list[Index]:
-    """The distinct rows of equally long columns of numbers from 0, sorted: as np.unique by rows, but on one integer key."""
-    sizes = [int(column.max(initial=0)) + 1 for column in columns]
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    for column, size in zip(columns, sizes, strict=True):
-        key = key * size + column
-    key.sort()
-    key = key[np.append(True, key[1:] != key[:-1])] if len(key) else key
-    distinct = []
-    for size in reversed(sizes):
-        key, column = np.divmod(key, size)
-        distinct.append(column)
-    return distinct[::-1]
 
 
 def _refuse(bad: Mask, table: str, reason: str, values: Any = None) -> None:
@@ -214,17 +191,14 @@ def _check_use(program: Program) -> None:
     """Checks that need to know who runs what: queues by groups, tasks by queues, runs by seats."""
     groups, queues, tasks = program.groups, program.queues, program.tasks
     group, queue = visits(program)
-    visited = np.bincount(queue, minlength=len(queues)) if len(queue) else np.zeros(len(queues))
-    _refuse((queues["n_tasks"] > 0) & (visited == 0), "queues", "has tasks, but no group's plan visits it")
+    gpu_of = gpu_of_queue(program, (group, queue))
+    _refuse((queues["n_tasks"] > 0) & (gpu_of < 0), "queues", "has tasks, but no group's plan visits it")
 
-    gpu_of_queue = np.full(len(queues), -1, dtype=np.int64)
-    gpu_of_queue[queue] = groups["gpu"][group]
-    crossing = gpu_of_queue[queue] != groups["gpu"][group]
+    crossing = gpu_of[queue] != groups["gpu"][group]
     if crossing.any():
         raise ProgramError(f"queues[{int(queue[np.argmax(crossing)])}]: shared by groups of different GPUs")
 
-    in_queue, place = expand(queues["first"], queues["n_tasks"])
-    task = program.queue_tasks[place].astype(np.int64)
+    in_queue, task = tasks_of_queues(program)
     lanes_needed = np.full(len(queues), -1, dtype=np.int64)
     lanes_needed[queue] = groups["n_lanes"][group]
     uneven = lanes_needed[queue] != groups["n_lanes"][group]
@@ -241,14 +215,14 @@ def _check_use(program: Program) -> None:
     for column in range(2):
         guard = tasks["guard_counter"][task, column]
         used = guard != p.NO_COUNTER
-        _refuse_pairs(used, task, "tasks", "guard counter of another GPU", home, guard, gpu_of_queue[in_queue])
+        _refuse_pairs(used, task, "tasks", "guard counter of another GPU", home, guard, gpu_of[in_queue])
 
     # A run is looked at once for each (queue, seat) it serves, an op once for each run.
     seat_owner, run = expand(tasks["first_run"][task], tasks["n_runs"][task])
     seat = run - tasks["first_run"][task][seat_owner]
-    run, of_queue, seat = _distinct(run, in_queue[seat_owner], seat)
+    run, of_queue, seat = distinct(run, in_queue[seat_owner], seat)
     owner, op = expand(program.runs["first_op"][run], program.runs["n_ops"][run])
-    kind, counter, gpu = program.ops["kind"][op], program.ops["counter"][op], gpu_of_queue[of_queue][owner]
+    kind, counter, gpu = program.ops["kind"][op], program.ops["counter"][op], gpu_of[of_queue][owner]
     local = (kind == p.WAIT) | ((kind == p.LOAD) & (counter != p.NO_COUNTER))
     _refuse_pairs(local, op, "ops", "waits for or loads into a counter of another GPU", home, counter, gpu)
 
@@ -265,22 +239,6 @@ def _check_use(program: Program) -> None:
     np.minimum.at(window, (queue[visitor], lane_seat), program.lanes["window"][lane])
     bad = (kind == p.LOAD) & (window[of_queue, seat][owner] < 1)
     _refuse_first(bad, op, "a LOAD needs a lane with a window of at least 1")
-
-
-def visits(program: Program) -> tuple[Index, Index]:
-    """Which groups visit which queues, as two equally long arrays without repeats."""
-    plans = program.plans
-    plan, step = expand(plans["first_step"], plans["n_prefix"].astype(np.int64) + plans["n_repeat"])
-    both = np.concatenate([program.steps["queue"][step], program.steps["otherwise"][step]]).astype(np.int64)
-    used = both != p.NO_QUEUE
-    plan, queue = _distinct(np.concatenate([plan, plan])[used], both[used])
-    groups_of_plan = np.argsort(program.groups["plan"], kind="stable")
-    count = (
-        np.bincount(program.groups["plan"], minlength=len(plans)) if len(program.groups) else np.zeros(len(plans), int)
-    )
-    first = np.cumsum(count) - count
-    owner, index = expand(first[plan], count[plan])
-    return groups_of_plan[index], queue[owner]
 
 
 def _refuse_pairs(used: Mask, row: Index, table: str, reason: str, home: Any, counter: Any, gpu: Any) -> None:

@@ -8,24 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import program as p
-from .program_check import expand
+from .program_index import op_repeats
 from .units import format_size, format_time
 
 if TYPE_CHECKING:
     from .program import Program, Table
-
-
-def op_repeats(program: Program) -> Table:
-    """How often each row of `ops` is executed, if every task in a queue is run once. int64 [n_ops]."""
-    _, index = expand(program.queues["first"], program.queues["n_tasks"])
-    task = program.queue_tasks[index]
-    _, run = expand(program.tasks["first_run"][task], program.tasks["n_runs"][task])
-    in_runs = np.bincount(run, minlength=len(program.runs))
-    first, n_ops = program.runs["first_op"], program.runs["n_ops"].astype(np.int64)
-    change = np.zeros(len(program.ops) + 1, dtype=np.int64)  # from one op to the next
-    np.add.at(change, first[n_ops > 0], in_runs[n_ops > 0])
-    np.subtract.at(change, (first + n_ops)[n_ops > 0], in_runs[n_ops > 0])
-    return np.cumsum(change[:-1])
 
 
 def describe(program: Program) -> str:

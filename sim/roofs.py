@@ -1,17 +1,21 @@
-"""What a rank of a run did, against the most that its GPU could do: one roof for each part of the hardware.
+"""What a run did, against the most that its hardware could do: one roof for each part of it.
 
     Tensor Cores   FLOPs that the shape needs, whatever a kernel pads, by the peak of their data type
     HBM            bytes that the model charges HBM with, by its rate
     L2 to SMs      operands of all tiles, by what L2 gives or what all SMs take in, whichever is less
-    egress         bytes that left, by the time that the port was busy with them
+    egress         bytes that left a GPU, by the time that its port was busy with them
+    ingress        the same of what came in
+    link           the same of a link, a NIC or the core of a switch, where there are some between GPUs
 
-A schedule says in its Program's `meta` what it knows of this: `flops` and `memory_bytes`, a value for each simulated rank,
+Each roof is that of one rank or port, the one that needs most of the time, and names it: a mean would hide it. A schedule
+says in its Program's `meta` what it knows of the first three: `flops` and `memory_bytes`, a value for each simulated rank,
 and `math`. The roof that takes most of the makespan is where to look first. Another order of tiles can change what is read
 from HBM and from L2, but not the FLOPs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,9 +32,10 @@ BYTES_PER_US_AT_1_KBS = 1e3 / 1e6
 
 @dataclass(frozen=True)
 class Roof:
-    """Of one rank, in the mean: `amount` (FLOP or B) in a run of `makespan_us` that takes `least_us` at the least."""
+    """What `where` did: `amount` (FLOP or B) in a run of `makespan_us` that takes `least_us` at the least."""
 
     part: str
+    where: str
     unit: Literal["FLOP", "B"]
     amount: float
     least_us: float
@@ -55,6 +60,7 @@ class Roof:
         rate = "tflops" if self.unit == "FLOP" else "gbs"
         return {
             "part": self.part,
+            "where": self.where,
             "amount": self.amount,
             "unit": self.unit,
             f"achieved_{rate}": self.achieved_per_us / per_us,
@@ -66,27 +72,43 @@ class Roof:
 
 def roofs(trace: Trace, machine: Machine) -> list[Roof]:
     """The roofs that the schedule and the machine tell enough about, in the order of the module's description."""
-    meta, compute, makespan_us = trace.program.meta, machine.compute, trace.makespan_ps / PS_PER_US
-    found = []
+    return [*_of_ranks(trace, machine), *_of_ports(trace)]
 
-    def add(part: str, unit: Literal["FLOP", "B"], amount: float, most_per_us: float) -> None:
-        found.append(Roof(part, unit, amount, amount / most_per_us, makespan_us))
+
+def _of_ranks(trace: Trace, machine: Machine) -> list[Roof]:
+    meta, compute, found = trace.program.meta, machine.compute, []
+
+    def add(part: str, unit: Literal["FLOP", "B"], amounts: Sequence[float], most_per_us: float) -> None:
+        rank = int(np.argmax(amounts))
+        amount = float(amounts[rank])
+        found.append(Roof(part, f"rank {rank}", unit, amount, amount / most_per_us, _makespan_us(trace)))
 
     if meta.get("flops") and (peak := getattr(compute, f"{meta['math']}_tflops")) is not None:
-        add(f"Tensor Cores ({meta['math']})", "FLOP", float(np.mean(meta["flops"])), peak.value * 1e6)
+        add(f"Tensor Cores ({meta['math']})", "FLOP", meta["flops"], peak.value * 1e6)
     if memory := meta.get("memory_bytes"):
         if compute.hbm_rate is not None:
-            hbm = float(np.mean([rank["hbm_weights"] + rank["hbm_combine"] for rank in memory]))
-            add("HBM", "B", hbm, compute.hbm_rate.value * BYTES_PER_US_AT_1_KBS)
+            charged = [rank["hbm_weights"] + rank["hbm_combine"] for rank in memory]
+            add("HBM", "B", charged, compute.hbm_rate.value * BYTES_PER_US_AT_1_KBS)
         if (feed := _feed_kbs(machine)) is not None:
-            given = float(np.mean([rank["l2_to_sm"] for rank in memory]))
-            add("L2 to SMs", "B", given, feed * BYTES_PER_US_AT_1_KBS)
-    egress = trace.outcome.ports[: trace.fabric.n_gpus]
-    egress = egress[egress["busy_ps"] > 0]
-    if len(egress):
-        busy_us = float(egress["busy_ps"].mean()) / PS_PER_US
-        found.append(Roof("egress", "B", float(egress["bytes"].mean()), busy_us, makespan_us))
+            add("L2 to SMs", "B", [rank["l2_to_sm"] for rank in memory], feed * BYTES_PER_US_AT_1_KBS)
     return found
+
+
+def _of_ports(trace: Trace) -> list[Roof]:
+    """The busiest port of each kind, if one was busy."""
+    ports, names, n_gpus = trace.outcome.ports, trace.fabric.port_names, trace.fabric.n_gpus
+    found = []
+    for part, first, end in (("egress", 0, n_gpus), ("ingress", n_gpus, 2 * n_gpus), ("link", 2 * n_gpus, len(ports))):
+        if not ports["busy_ps"][first:end].any():
+            continue
+        port = first + int(np.argmax(ports["busy_ps"][first:end]))
+        busy_us = float(ports["busy_ps"][port]) / PS_PER_US
+        found.append(Roof(part, names[port], "B", float(ports["bytes"][port]), busy_us, _makespan_us(trace)))
+    return found
+
+
+def _makespan_us(trace: Trace) -> float:
+    return trace.makespan_ps / PS_PER_US
 
 
 def _feed_kbs(machine: Machine) -> float | None:

@@ -12,13 +12,14 @@ import numpy as np
 
 from . import program as p
 from .errors import InputError
-from .outcome import OP_OF_TASK_WAIT, Layout, Outcome
-from .program_check import expand
+from .outcome import OP_OF_TASK_WAIT, Outcome
+from .program_index import expand
 from .units import PS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .layout import Layout
     from .program import Program
     from .topology import Fabric
 

@@ -80,7 +80,13 @@ def same_in_effect(one: Fabric, other: Fabric) -> bool:
 
 
 def _in_effect(fabric: Fabric) -> list[Any]:
-    settings = [fabric.granule_bytes, fabric.signal_bytes, fabric.request_permille, fabric.fair_replies, fabric.scatter_from]
+    settings = [
+        fabric.granule_bytes,
+        fabric.signal_bytes,
+        fabric.request_permille,
+        fabric.fair_replies,
+        fabric.scatter_from,
+    ]
     reply_first, reply_ports = fabric.reply_routes
     used, position = np.unique(np.concatenate([fabric.route_ports, reply_ports]), return_inverse=True)
     return [

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Literal
 
 from .errors import InputError
+
+Rounding = Literal["nearest", "up", "down"]
 
 PS_PER_NS = 1_000
 PS_PER_US = 1_000_000

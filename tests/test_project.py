@@ -1,5 +1,6 @@
-"""Facts about the project's own files: what it depends on, what a wheel of it holds, how it greets a wrong Python."""
+"""Facts about the project: what it depends on, who imports whom, what a wheel holds, how it greets a wrong Python."""
 
+import ast
 import importlib.metadata
 import os
 import re
@@ -69,12 +70,45 @@ def test_every_dependency_says_why_it_is_here(requirement):
 def test_the_version_is_the_same_everywhere():
     version = PYPROJECT["project"]["version"]
     assert importlib.metadata.version("xstage") == version
-    assert getattr(xstage, "__version__", version) == version
+    assert xstage.__version__ == version
 
 
 def test_the_licence_is_apache_2():
     assert PYPROJECT["project"]["license"] == "Apache-2.0"
     assert "Apache License\n                           Version 2.0, January 2004" in (ROOT / "LICENSE").read_text()
+
+
+ARROWS = {
+    "sim": set(),
+    "plots": {"sim"},
+    "scenarios": {"sim"},
+    "sweeps": {"plots", "scenarios", "sim"},
+    "hw_validate": {"plots", "scenarios", "sim"},
+}
+"""From which other packages each may import. All may be imported by `xstage`, the interface, and none may import that."""
+
+
+def imported(folder):
+    """{package, or "xstage" for a module of the interface: places of the imports} of the modules of a folder."""
+    interface = {file.stem for file in (ROOT / "xstage").glob("*.py")} - {"__init__"}
+    found = {}
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        depth = len(file.relative_to(ROOT).parts)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.level != depth:
+                continue
+            for name in [node.module.split(".")[0]] if node.module else [one.name for one in node.names]:
+                if name in interface or name in ARROWS:
+                    package = "xstage" if name in interface else name
+                    found.setdefault(package, []).append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    return found
+
+
+@pytest.mark.parametrize("folder", ARROWS)
+def test_packages_import_each_other_one_way(folder):
+    found = imported(folder)
+    assert {package: places for package, places in found.items() if package not in ARROWS[folder]} == {}
+    assert ARROWS[folder] <= set(found), "an arrow that no module needs"
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
@@ -129,7 +163,7 @@ def wheel(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_wheel_holds_every_module_and_data_file(wheel):
-    kinds = {".py", ".yaml", ".csv", ".cu", ".cuh", ".h", ".html", ".j2", ".css", ".mplstyle"}
+    kinds = {".py", ".typed", ".yaml", ".csv", ".md", ".cu", ".cuh", ".h", ".cpp", ".html", ".j2", ".css", ".mplstyle"}
     missing = []
     for package, folder in PACKAGE_FOLDERS.items():
         files = [path for path in (ROOT / folder).rglob("*") if path.suffix in kinds]

@@ -49,8 +49,10 @@ def _times_ticks(bench: Bench, what: str, sizes: tuple[int, ...]) -> Any:
     code = lane.OP_LOAD if what == "load" else lane.OP_STORE
     found = []
     for run in quiet_runs(bench, tables, REPEATS):
-        chosen = run.records[tables.ops[run.records[:, 2], 0] == code]
-        found.append((chosen[:, 4] - chosen[:, 5]).reshape(TIMES_EACH + 1, -1)[1:])  # the first of each size is cold
+        chosen = run.records[tables.ops[run.records[:, lane.RECORD_OP], 0] == code]
+        found.append(
+            (chosen[:, lane.RECORD_END] - chosen[:, lane.RECORD_BEGUN]).reshape(TIMES_EACH + 1, -1)[1:]
+        )  # the first of each size is cold
     return np.median(np.concatenate(found), axis=0)
 
 

@@ -115,26 +115,28 @@ def _costs_ns(bench: Bench, programs: Sequence[_Sequences], cores: int) -> tuple
 
 def _last_stores_ticks(tables: CoreTables, run: RanProgram) -> Any:
     """What the second stores of the sequences of lane 0 took."""
-    rows = run.records[(run.records[:, 0] == 0) & (tables.ops[run.records[:, 2], 0] == lane.OP_STORE)]
-    last = rows[tables.pieces[tables.ops[rows[:, 2], 1], 0] >= 0]  # only they leave the core
-    return last[:, 4] - last[:, 5]
+    ran, number = run.records[:, lane.RECORD_LANE], run.records[:, lane.RECORD_OP]
+    rows = run.records[(ran == 0) & (tables.ops[number, 0] == lane.OP_STORE)]
+    last = rows[tables.pieces[tables.ops[rows[:, lane.RECORD_OP], 1], lane.PIECE_AREA] >= 0]  # only they leave the core
+    return last[:, lane.RECORD_END] - last[:, lane.RECORD_BEGUN]
 
 
 def _between_ticks(tables: CoreTables, run: RanProgram, count: int) -> Any:
     """Ticks of each sequence from the end of its first store to the begin of its second, without stores and loads between;
     NaN where another lane had the core in between."""
-    code = tables.ops[run.records[:, 2], 0]
-    first = run.records[:, 0] == 0
-    beside = np.isin(run.records[:, 0], tables.lanes_of_core[0]) & ~first
-    others = np.sort(run.records[beside & (code == lane.OP_LOAD), 4])
+    code = tables.ops[run.records[:, lane.RECORD_OP], 0]
+    first = run.records[:, lane.RECORD_LANE] == 0
+    beside = np.isin(run.records[:, lane.RECORD_LANE], tables.lanes_of_core[0]) & ~first
+    others = np.sort(run.records[beside & (code == lane.OP_LOAD), lane.RECORD_END])
     mine = run.records[first & np.isin(code, (lane.OP_STORE, lane.OP_LOAD, lane.OP_COMPUTE))]
-    pause = (tables.ops[mine[:, 2], 0] == lane.OP_COMPUTE) & (tables.ops[mine[:, 2], 1] > 0)
+    pause = (tables.ops[mine[:, lane.RECORD_OP], 0] == lane.OP_COMPUTE) & (tables.ops[mine[:, lane.RECORD_OP], 1] > 0)
     found = np.full(count, np.nan)
     for number, rows in enumerate(np.split(mine, np.flatnonzero(pause))[1:]):
-        access = rows[tables.ops[rows[:, 2], 0] != lane.OP_COMPUTE]
-        since, until = access[0, 4], access[-1, 5]
+        access = rows[tables.ops[rows[:, lane.RECORD_OP], 0] != lane.OP_COMPUTE]
+        ended, began = access[:, lane.RECORD_END], access[:, lane.RECORD_BEGUN]
+        since, until = ended[0], began[-1]
         if np.searchsorted(others, since) == np.searchsorted(others, until):
-            found[number] = until - since - (access[1:-1, 4] - access[1:-1, 5]).sum()
+            found[number] = until - since - (ended[1:-1] - began[1:-1]).sum()
     return found
 
 

@@ -44,12 +44,26 @@ SPIN, AT, STORE, CACHED, FENCE, SIGNAL, WAIT, ACQUIRE, RELEASE = range(9)
 DONE, ABORTED, TIMED_OUT = range(3)
 """What `run_lane` and `run_core` return."""
 
-# Ops of `run_core`: (code, a, b, c), and columns of its other arrays.
+# Ops of `run_core`: (code, a, b, c, d), and columns of its other arrays. Of the state of a lane and of a group:
 OP_COMPUTE, OP_STORE, OP_LOAD, OP_SIGNAL, OP_REMOTE_SIGNAL, OP_WAIT, OP_ACQUIRE, OP_RELEASE, TAKE_TASK = range(9)
 N_COSTS = 9
 """Things that have a cost: the ops, and taking a task."""
 CLOCK, BEGUN, FINISHED, TASK, OP, OP_END, PAID, ENDED, SINCE = range(9)
 STEP, VISITS, N_TAKEN, FINISH_TICK = range(4)
+# Of the tables, which stay as they are (tables.py):
+LANE_GROUP, LANE_SEAT, LANE_START = range(3)
+GROUP_FIRST_STEP, GROUP_N_PREFIX, GROUP_N_STEPS, GROUP_AHEAD, GROUP_FIRST_LANE, GROUP_N_LANES, GROUP_FIRST_SLOT = range(
+    7
+)
+STEP_QUEUE, STEP_OTHERWISE, STEP_TIMES = range(3)
+QUEUE_FIRST, QUEUE_N_TASKS, QUEUE_CURSOR, QUEUE_IS_SHARED = range(4)
+TASK_FIRST_RUN, TASK_GUARD_COUNTER, TASK_GUARD_COUNT = 0, 1, 3  # two guards each
+RUN_FIRST_OP, RUN_N_OPS = range(2)
+PIECE_AREA, PIECE_LINES = range(2)
+# Of what groups have taken, of notices to give, and of the records:
+TAKEN_TASK, TAKEN_TICK = range(2)
+NOTICE_COUNTER, NOTICE_END = range(2)
+RECORD_LANE, RECORD_TASK, RECORD_OP, RECORD_START, RECORD_END, RECORD_BEGUN = range(6)
 STATE_COLUMNS = 16
 """A row of state fills two cache lines, so that cores do not pull each other's lanes away."""
 NOTHING_LEFT, NOT_YET = -1, -2
@@ -319,21 +333,15 @@ def _next_task(
 
     The lane's clock moves to when the task could be taken.
     """
-    g = lanes[lane, 0]
+    g = lanes[lane, LANE_GROUP]
     group, state = groups[g], group_state[g]
     begun = lane_state[lane, BEGUN]
     if begun < state[N_TAKEN]:
         lane_state[lane, BEGUN] += 1
-        lane_state[lane, CLOCK] = max(lane_state[lane, CLOCK], taken[g, begun, 1])
-        return taken[g, begun, 0]
-    first_step, n_prefix, n_steps, ahead, first_lane, n_lanes = (
-        group[0],
-        group[1],
-        group[2],
-        group[3],
-        group[4],
-        group[5],
-    )
+        lane_state[lane, CLOCK] = max(lane_state[lane, CLOCK], taken[g, begun, TAKEN_TICK])
+        return taken[g, begun, TAKEN_TASK]
+    first_step, n_prefix, n_steps = group[GROUP_FIRST_STEP], group[GROUP_N_PREFIX], group[GROUP_N_STEPS]
+    ahead, first_lane, n_lanes = group[GROUP_AHEAD], group[GROUP_FIRST_LANE], group[GROUP_N_LANES]
     skipped = 0
     while True:
         if state[STEP] == n_steps:
@@ -341,9 +349,9 @@ def _next_task(
         if state[STEP] >= n_prefix and skipped >= n_steps - n_prefix:
             return NOTHING_LEFT
         is_open = False
-        for column in range(2):
+        for column in range(STEP_QUEUE, STEP_OTHERWISE + 1):
             q = steps[first_step + state[STEP], column]
-            if q >= 0 and _load(words + 8 * WORDS_APART * queues[q, 2]) < queues[q, 1]:
+            if q >= 0 and _load(words + 8 * WORDS_APART * queues[q, QUEUE_CURSOR]) < queues[q, QUEUE_N_TASKS]:
                 is_open = True
         if is_open:
             break
@@ -356,35 +364,35 @@ def _next_task(
         slowest = min(slowest, lane_state[other, FINISHED])
     if state[N_TAKEN] - slowest > ahead:
         return NOT_YET
-    for column in range(2):
+    for column in range(STEP_QUEUE, STEP_OTHERWISE + 1):
         q = steps[first_step + state[STEP], column]
         if q < 0:
             continue
-        cursor = words + 8 * WORDS_APART * queues[q, 2]
+        cursor = words + 8 * WORDS_APART * queues[q, QUEUE_CURSOR]
         head: Any = _load(cursor)
-        if head >= queues[q, 1]:
+        if head >= queues[q, QUEUE_N_TASKS]:
             continue
-        task = queue_tasks[queues[q, 0] + head]
+        task = queue_tasks[queues[q, QUEUE_FIRST] + head]
         clock, holds = lane_state[lane, CLOCK], True
         for guard in range(2):
-            counter = tasks[task, 1 + guard]
+            counter = tasks[task, TASK_GUARD_COUNTER + guard]
             if counter >= 0:
                 value, tick = _counted(words, counter, n_cores)
                 clock = max(clock, tick)
-                if value < tasks[task, 3 + guard]:
+                if value < tasks[task, TASK_GUARD_COUNT + guard]:
                     holds = False
         if not holds:
             continue
-        if queues[q, 3] == 0:
+        if queues[q, QUEUE_IS_SHARED] == 0:
             _put(cursor, head + 1)
         elif _swap_if(cursor, head, head + 1) != head:
             return NOT_YET  # another core was faster: look again
         if ahead < taken.shape[1]:  # a limit: the last lane that ended a task let this one begin
             clock = max(clock, state[FINISH_TICK])
-        taken[g, state[N_TAKEN], 0], taken[g, state[N_TAKEN], 1] = task, clock
+        taken[g, state[N_TAKEN], TAKEN_TASK], taken[g, state[N_TAKEN], TAKEN_TICK] = task, clock
         state[N_TAKEN] += 1
         state[VISITS] += 1
-        times = steps[first_step + state[STEP], 2]
+        times = steps[first_step + state[STEP], STEP_TIMES]
         if times != 0 and state[VISITS] >= times:
             state[STEP] += 1
             state[VISITS] = 0
@@ -404,7 +412,7 @@ def _store_dealt(first, count, pieces, left, stores, area_bytes, offsets, cached
     """
     remaining = 0
     for i in range(count):
-        area, lines = pieces[first + i, 0], pieces[first + i, 1]
+        area, lines = pieces[first + i, PIECE_AREA], pieces[first + i, PIECE_LINES]
         left[i] = lines
         remaining += lines
         if area >= 0:
@@ -413,7 +421,7 @@ def _store_dealt(first, count, pieces, left, stores, area_bytes, offsets, cached
     while remaining > 0:
         for i in range(count):
             lines = min(DEALT_LINES, left[i]) if count > 1 else left[i]
-            area = pieces[first + i, 0]
+            area = pieces[first + i, PIECE_AREA]
             left[i] -= lines
             remaining -= lines
             if area >= 0:
@@ -446,7 +454,7 @@ def _make_ready(mine, tables, lane_state, group_state, lanes, taken, words, n_wo
     records[:] = 0
     for lane in mine:
         lane_state[lane, PAID] = 0
-        group_state[lanes[lane, 0], STEP] = 0
+        group_state[lanes[lane, LANE_GROUP], STEP] = 0
     return brought
 
 
@@ -471,7 +479,7 @@ def _changed_so_far(changes, n_cores) -> Any:
 def _give_notices(pending, n_pending, words, n_cores, me, now) -> None:
     """Bump the counters of stores that have left the core."""
     for i in range(n_pending):
-        _bump(words + 8 * WORDS_APART * (pending[i, 0] * n_cores + me), 1, now)
+        _bump(words + 8 * WORDS_APART * (pending[i, NOTICE_COUNTER] * n_cores + me), 1, now)
 
 
 @_inlined
@@ -523,7 +531,7 @@ def run_core(
     live = len(mine)
     due = np.empty(live, dtype=np.int64)  # when to look at a lane again: all that an idle lane costs is a comparison
     for i in range(live):
-        lane_state[mine[i], CLOCK] = due[i] = start + lanes[mine[i], 2]
+        lane_state[mine[i], CLOCK] = due[i] = start + lanes[mine[i], LANE_START]
     awaited, needed = np.full(live, -1, dtype=np.int64), np.zeros(live, dtype=np.int64)  # the counter of a blocked WAIT
     changes = words + 8 * WORDS_APART * n_words  # a word for each core: how often it changed what lanes may wait for
     seen = 0
@@ -536,7 +544,7 @@ def run_core(
         if now - before > late + done * (late // 4):
             lost += now - before
         done, changed = 0, 0
-        if n_pending > 0 and (now > last_store + drain_ticks or now > pending[0, 1] + 10 * drain_ticks):
+        if n_pending > 0 and (now > last_store + drain_ticks or now > pending[0, NOTICE_END] + 10 * drain_ticks):
             _fence()
             now = _ticks()
             _give_notices(pending, n_pending, words, n_cores, me, now)
@@ -562,7 +570,7 @@ def run_core(
                 if state[TASK] >= 0:
                     state[FINISHED] += 1
                     state[TASK] = -1
-                    group_state[lanes[lane, 0], FINISH_TICK] = state[CLOCK]
+                    group_state[lanes[lane, LANE_GROUP], FINISH_TICK] = state[CLOCK]
                     changed = 1
                 task = _next_task(
                     lane, lanes, lane_state, groups, group_state, taken, steps, queues, queue_tasks, tasks, words, n_cores,
@@ -574,10 +582,11 @@ def run_core(
                     changed = 1
                 if task < 0:
                     continue
-                run = tasks[task, 0] + lanes[lane, 1]
-                state[TASK], state[OP], state[OP_END] = task, runs[run, 0], runs[run, 0] + runs[run, 1]
+                run = tasks[task, TASK_FIRST_RUN] + lanes[lane, LANE_SEAT]
+                first_op, n_ops = runs[run, RUN_FIRST_OP], runs[run, RUN_N_OPS]
+                state[TASK], state[OP], state[OP_END] = task, first_op, first_op + n_ops
                 state[SINCE] = state[CLOCK]
-                if runs[run, 1] > 0:
+                if n_ops > 0:
                     state[CLOCK] = core_free = max(state[CLOCK], core_free) + costs[TAKE_TASK]
                 due[turn] = state[CLOCK]
                 done += 1
@@ -594,9 +603,9 @@ def run_core(
             elif code == OP_STORE:
                 for i in range(a, a + b):
                     # What the store reads shall be in the cache when its time begins.
-                    brought += pieces[i, 0] + left[i - a] + offsets[max(0, pieces[i, 0])]
-                    if pieces[i, 0] < 0:
-                        for place in range(0, min(cached_size, pieces[i, 1] * LINE_BYTES), LINE_BYTES):
+                    brought += pieces[i, PIECE_AREA] + left[i - a] + offsets[max(0, pieces[i, PIECE_AREA])]
+                    if pieces[i, PIECE_AREA] < 0:
+                        for place in range(0, min(cached_size, pieces[i, PIECE_LINES] * LINE_BYTES), LINE_BYTES):
                             brought += _load_line(cached + (line_in_cache + place) % cached_size)
                 began = _begin_at(ready)
                 line_in_cache, now = _store_dealt(
@@ -606,7 +615,7 @@ def run_core(
                 if now - began > LONG_STORE * late:
                     lost += now - began
                 for i in range(c, ops[number, 4]):
-                    pending[n_pending, 0], pending[n_pending, 1] = notices[i], now
+                    pending[n_pending, NOTICE_COUNTER], pending[n_pending, NOTICE_END] = notices[i], now
                     n_pending += 1
             elif code == OP_LOAD:
                 began = _begin_at(ready)
@@ -634,7 +643,7 @@ def run_core(
                 changed = 1
             elif code == OP_RELEASE:
                 state[CLOCK] = core_free = ready
-                _bump(words + 8 * WORDS_APART * (groups[lanes[lane, 0], 6] + a), b, ready)
+                _bump(words + 8 * WORDS_APART * (groups[lanes[lane, LANE_GROUP], GROUP_FIRST_SLOT] + a), b, ready)
                 changed = 1
             elif code == OP_WAIT:
                 value, tick = _counted(words, a, n_cores)
@@ -643,15 +652,16 @@ def run_core(
                     continue
                 state[CLOCK] = core_free = max(state[CLOCK], tick, core_free) + cost
             else:
-                word = words + 8 * WORDS_APART * (groups[lanes[lane, 0], 6] + a)
+                word = words + 8 * WORDS_APART * (groups[lanes[lane, LANE_GROUP], GROUP_FIRST_SLOT] + a)
                 value = _load(word)
                 if value < b:
                     continue
                 _put(word, value - b)
                 state[CLOCK] = core_free = max(state[CLOCK], _load(word + 8), core_free) + cost
-            records[n_records, 0], records[n_records, 1], records[n_records, 2] = lane, state[TASK], number
-            records[n_records, 3], records[n_records, 4] = state[SINCE] - start, state[CLOCK] - start
-            records[n_records, 5] = began - start
+            records[n_records, RECORD_LANE], records[n_records, RECORD_TASK] = lane, state[TASK]
+            records[n_records, RECORD_OP], records[n_records, RECORD_BEGUN] = number, began - start
+            records[n_records, RECORD_START] = state[SINCE] - start
+            records[n_records, RECORD_END] = state[CLOCK] - start
             n_records += 1
             done += 1
             state[OP] += 1

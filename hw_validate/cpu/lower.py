@@ -26,8 +26,9 @@ from ...sim.program import Program
 from ...sim.trace import Trace
 from . import lane
 from .architecture import LINE_BYTES
-from .bench import Costs, Steps
+from .bench import Costs
 from .clock import Clock
+from .yardstick import Steps
 
 WORDS_APART = 8
 """Counters lie on cache lines of their own."""

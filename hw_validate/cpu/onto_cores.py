@@ -36,6 +36,7 @@ from ...sim.errors import InputError, ProgramError
 from ...sim.machine import Machine
 from ...sim.program import Program
 from ...sim.program_builder import ProgramBuilder, Seat
+from ...sim.program_index import gpu_of_queue, tasks_of_queues
 from ...sim.trace import Trace
 from .architecture import LINE_BYTES
 from .op_costs import AFTER, NO_COSTS, OpCosts
@@ -200,14 +201,9 @@ class _Mapping:
 
     def _ranks_of_tasks(self) -> list[int]:
         """Rank of the groups that visit a task's queue; the checks of a Program allow no other."""
-        from ...sim.program_check import visits
-
-        gpu_of_queue = np.zeros(len(self.old.queues), dtype=np.int64)
-        group, queue = visits(self.old)
-        gpu_of_queue[queue] = self.old.groups["gpu"][group]
+        queue, task = tasks_of_queues(self.old)
         found = np.zeros(len(self.old.tasks), dtype=np.int64)
-        for queue_row, gpu in zip(self.old.queues, gpu_of_queue, strict=True):
-            found[self.old.queue_tasks[queue_row["first"] : queue_row["first"] + queue_row["n_tasks"]]] = gpu
+        found[task] = gpu_of_queue(self.old)[queue]
         return [int(rank) for rank in found]
 
     def _lay_out(self) -> None:

@@ -19,6 +19,7 @@ from ...sim.errors import InputError
 from ...sim.trace import Trace
 from ..measuring import DisturbedError, Progress, silent
 from .bench import Bench
+from .lane import RECORD_BEGUN, RECORD_END, RECORD_LANE, RECORD_OP, RECORD_START
 from .lower import LoweredLane, lower
 from .microbenchmark import MOST_ROUNDS, disturbed_so_far
 from .onto_cores import judged_ops
@@ -145,11 +146,11 @@ class _Mapped:
 
     def table(self, noted: Any, bench: Bench) -> pd.DataFrame:
         """`wait_us` of a store or load is the time until its core began it."""
-        row = self.row_of_op[self.tables.numbers[noted[:, 2]]]
+        row = self.row_of_op[self.tables.numbers[noted[:, RECORD_OP]]]
         order = np.argsort(row)
-        lane = noted[order, 0].astype(int)
+        lane = noted[order, RECORD_LANE].astype(int)
         per_us = 1000 * bench.clock.ticks_per_ns
-        start, end, begun = noted[order, 3] / per_us, noted[order, 4] / per_us, noted[order, 5] / per_us
+        start, end, begun = (noted[order, time] / per_us for time in (RECORD_START, RECORD_END, RECORD_BEGUN))
         takes_core = self.is_store | (self.base["kind"] == "load").to_numpy()
         end = end - np.where(takes_core, self.note_us, 0.0)
         stall = np.where(self.is_store, end - begun - self.unhindered_us, 0.0)

@@ -14,7 +14,7 @@ import numpy as np
 from ...sim import program as p
 from ...sim.errors import ProgramError
 from ...sim.program import Program
-from ...sim.program_check import visits
+from ...sim.program_index import visits
 from . import lane
 from .clock import Clock
 from .onto_cores import NOTICE, SENDER, lines_of, memory_of
@@ -93,7 +93,7 @@ class CoreTables:
     @property
     def most_stored_lines(self) -> int:
         """The largest piece of a store."""
-        return int(self.pieces[:, 1].max(initial=0))
+        return int(self.pieces[:, lane.PIECE_LINES].max(initial=0))
 
     @property
     def most_loaded_lines(self) -> int:
@@ -194,33 +194,55 @@ class CoreTables:
         kept[[number for number, _ in program.meta["cores"]["costing"]]] = 0
         row_of = np.cumsum(kept) - kept  # of the first op that is kept at or after an op
         first_op, n_ops = program.runs["first_op"], program.runs["n_ops"]
-        guards = [program.tasks["guard_counter"], program.tasks["guard_count"]]
         plans = program.plans[program.groups["plan"]]
         first_cursor = first_slot + len(program.slots)
         queues, groups, lanes = program.queues, program.groups, program.lanes
         seat = np.arange(len(lanes)) - groups["first_lane"][lanes["group"]]
         starts = [self.clock.ticks(start / 1000) for start in lanes["start_ps"].tolist()]
-        columns = {
-            "runs": [row_of[first_op], row_of[first_op + n_ops] - row_of[first_op]],
-            "tasks": [program.tasks["first_run"], *(guard[:, column] for guard in guards for column in range(2))],
-            "queues": [queues["first"], queues["n_tasks"], first_cursor + np.arange(len(queues)), self._shared()],
-            "steps": [program.steps["queue"], program.steps["otherwise"], program.steps["times"]],
-            "groups": [
-                plans["first_step"],
-                plans["n_prefix"],
-                plans["n_prefix"] + plans["n_repeat"],
-                groups["ahead"],
-                groups["first_lane"],
-                groups["n_lanes"],
-                first_slot + groups["first_slot"],
-            ],
-            "lanes": [lanes["group"], seat, starts],
-        }
         tables = {
-            name: np.stack([np.asarray(c, dtype=np.int64) for c in table], axis=1) for name, table in columns.items()
+            "runs": _table(
+                {lane.RUN_FIRST_OP: row_of[first_op], lane.RUN_N_OPS: row_of[first_op + n_ops] - row_of[first_op]}
+            ),
+            "tasks": _table(
+                {lane.TASK_FIRST_RUN: program.tasks["first_run"]}
+                | {lane.TASK_GUARD_COUNTER + i: program.tasks["guard_counter"][:, i] for i in range(2)}
+                | {lane.TASK_GUARD_COUNT + i: program.tasks["guard_count"][:, i] for i in range(2)}
+            ),
+            "queues": _table(
+                {
+                    lane.QUEUE_FIRST: queues["first"],
+                    lane.QUEUE_N_TASKS: queues["n_tasks"],
+                    lane.QUEUE_CURSOR: first_cursor + np.arange(len(queues)),
+                    lane.QUEUE_IS_SHARED: self._shared(),
+                }
+            ),
+            "steps": _table(
+                {
+                    lane.STEP_QUEUE: program.steps["queue"],
+                    lane.STEP_OTHERWISE: program.steps["otherwise"],
+                    lane.STEP_TIMES: program.steps["times"],
+                }
+            ),
+            "groups": _table(
+                {
+                    lane.GROUP_FIRST_STEP: plans["first_step"],
+                    lane.GROUP_N_PREFIX: plans["n_prefix"],
+                    lane.GROUP_N_STEPS: plans["n_prefix"] + plans["n_repeat"],
+                    lane.GROUP_AHEAD: groups["ahead"],
+                    lane.GROUP_FIRST_LANE: groups["first_lane"],
+                    lane.GROUP_N_LANES: groups["n_lanes"],
+                    lane.GROUP_FIRST_SLOT: first_slot + groups["first_slot"],
+                }
+            ),
+            "lanes": _table({lane.LANE_GROUP: lanes["group"], lane.LANE_SEAT: seat, lane.LANE_START: starts}),
         }
-        tables = {name: np.ascontiguousarray(table) for name, table in tables.items()}
         return tables | {"queue_tasks": program.queue_tasks.astype(np.int64)}
+
+
+def _table(columns: dict[int, Any]) -> Ints:
+    """The columns, each in its place."""
+    ordered = [np.asarray(columns[place], dtype=np.int64) for place in range(len(columns))]
+    return np.ascontiguousarray(np.stack(ordered, axis=1))
 
 
 def _rows(count: int) -> Ints:

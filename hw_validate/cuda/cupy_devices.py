@@ -45,12 +45,12 @@ _SUCCESS, _NOT_READY = 0, 600
 _MAPPED_AND_PORTABLE = 3
 # Numbers of cudaDeviceAttr, which do not change; properties do (CUDA 13 dropped the clock).
 _ATTRIBUTES = {
-    "sms": 16, "l2_bytes": 38, "major": 75, "minor": 76, "shared_per_sm_bytes": 81, "cooperative": 95,
+    "sms": 16, "l2_bytes": 38, "major": 75, "minor": 76, "shared_per_sm_bytes": 81,
     "shared_per_block_bytes": 97,
 }  # fmt: skip
 _FOR_THE_RECORD = {
     "clock_khz": 13, "can_map_host_memory": 19, "ecc": 32, "memory_clock_khz": 36, "memory_bus_bits": 37,
-    "unified_addressing": 41, "host_native_atomics": 86,
+    "unified_addressing": 41, "host_native_atomics": 86, "cooperative": 95,
 }  # fmt: skip
 """What a driver may no longer tell, and nothing depends on; 0 where it does not."""
 
@@ -213,7 +213,6 @@ class CupyDevices:
             l2_bytes=found["l2_bytes"],
             shared_per_block_bytes=found["shared_per_block_bytes"],
             shared_per_sm_bytes=found["shared_per_sm_bytes"],
-            cooperative=bool(found["cooperative"]),
             more=found | {"pci_bus_id": bus, "numa_node": _numa_node(bus)},
         )
 

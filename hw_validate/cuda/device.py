@@ -29,7 +29,6 @@ class DeviceFacts:
     l2_bytes: int
     shared_per_block_bytes: int
     shared_per_sm_bytes: int
-    cooperative: bool
     more: dict[str, Any] = field(default_factory=dict)
 
 

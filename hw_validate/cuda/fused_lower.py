@@ -10,7 +10,7 @@ import numpy as np
 
 from ...sim.errors import InputError, ProgramError
 from ...sim.program import Program
-from ...sim.program_check import expand
+from ...sim.program_index import expand
 from .job import Array
 from .lane_tables import WARP
 from .lower import Lowered, divide_shared

@@ -22,7 +22,7 @@ from ...sim.errors import InputError, ProgramError
 from ...sim.placement import Placement, contiguous
 from ...sim.pools import Pools, pools
 from ...sim.program import Program
-from ...sim.program_check import expand, visits
+from ...sim.program_index import expand, visits
 from ...sim.routing import Routing
 from ...sim.schedules.megamoe.blocks import Blocks, blocks_of
 from ...sim.schedules.megamoe.kernel import Kernel

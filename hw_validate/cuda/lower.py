@@ -20,8 +20,7 @@ import numpy as np
 from ...sim import program as p
 from ...sim.errors import InputError, ProgramError
 from ...sim.program import Program
-from ...sim.program_check import expand, visits
-from ...sim.program_view import op_repeats
+from ...sim.program_index import expand, gpu_of_queue, op_repeats, tasks_of_queues, visits
 from .job import Array
 from .lane_tables import (
     ADDS,
@@ -92,7 +91,6 @@ class Lowered:
     n_gpus: int
     tables: dict[str, Array]
     counters: Array  # initial values
-    homes: Array  # GPU of each counter
     group_words: Array  # initial state of all groups
     n_taken: int
     n_records: int
@@ -145,7 +143,6 @@ def lower(program: Program, target: Target = Target()) -> Lowered:
         n_gpus=program.n_gpus,
         tables=tables,
         counters=program.counters["initial"].copy(),
-        homes=program.counters["home"].copy(),
         group_words=group_words,
         n_taken=n_taken,
         n_records=int(repeats.sum()),
@@ -212,8 +209,7 @@ def _has_kind(program: Program, kind: int) -> Array:
     count = np.concatenate([[0], np.cumsum(program.ops["kind"] == kind)])
     first = program.runs["first_op"]
     run_has = count[first + program.runs["n_ops"]] > count[first]
-    in_queue, place = expand(program.queues["first"], program.queues["n_tasks"])
-    task = program.queue_tasks[place]
+    in_queue, task = tasks_of_queues(program)
     owner, run = expand(program.tasks["first_run"][task], program.tasks["n_runs"][task])
     seat = run - program.tasks["first_run"][task][owner]
     has = np.zeros((len(program.queues), int(program.groups["n_lanes"].max(initial=1))), dtype=bool)
@@ -353,13 +349,9 @@ def _touched_by_others(program: Program) -> Array:
     stride = ops["stride"][bumping].astype(np.int64)
     wide[ops["counter"][bumping][owner] + stride[owner] * program.shares["gpu"][share]] = True
 
-    group, queue = visits(program)
-    gpu_of_queue = np.zeros(len(program.queues), dtype=np.int64)
-    gpu_of_queue[queue] = program.groups["gpu"][group]
-    in_queue, place = expand(program.queues["first"], program.queues["n_tasks"])
-    task = program.queue_tasks[place]
+    in_queue, task = tasks_of_queues(program)
     owner, run = expand(program.tasks["first_run"][task], program.tasks["n_runs"][task])
-    pairs = np.unique(run * program.n_gpus + gpu_of_queue[in_queue[owner]])
+    pairs = np.unique(run * program.n_gpus + gpu_of_queue(program)[in_queue[owner]])
     run, gpu = np.divmod(pairs, program.n_gpus)
     owner, op = expand(program.runs["first_op"][run], program.runs["n_ops"][run])
     signal = ops["kind"][op] == p.SIGNAL

@@ -27,7 +27,7 @@ import numpy as np
 from . import experiments as e
 from .experiments import Table, repeated, row
 
-GiB, MiB, KiB = 2**30, 2**20, 2**10
+MiB, KiB = 2**20, 2**10
 LINE_BYTES = 128
 """A cache line: sizes are whole lines. A warp stores four of them at once, 16 bytes a thread."""
 

@@ -29,7 +29,8 @@ WORDS_APART, WORDS_BEFORE, WORDS_OF_CTA = 32, 16, 6
 PATIENCE_S = 10.0
 """Longest wait of one SM for another."""
 SECONDS_SPARE = 15.0
-LINE_BYTES = 512
+WARP_STORE_BYTES = 512
+"""What a warp stores at once, 16 bytes a thread."""
 
 PARAMETERS = np.dtype(
     [
@@ -183,11 +184,11 @@ class BurstRunner:
         return self._buffers[-1]
 
     def _region_bytes(self) -> int:
-        """What each SM has of every target, in whole lines."""
+        """What each SM has of every target, in whole stores of a warp."""
         far = min(buffer.size for buffer in self.transport.far) // self.transport.n_ranks
         least = min(far, *(buffer.size for buffer in self.transport.own))
-        region = least // self.ctas // LINE_BYTES * LINE_BYTES
-        if region < 4 * LINE_BYTES:
+        region = least // self.ctas // WARP_STORE_BYTES * WARP_STORE_BYTES
+        if region < 4 * WARP_STORE_BYTES:
             raise MemoryTooSmallError(f"{least} bytes are too few for {self.ctas} SMs")
         return region
 
@@ -225,7 +226,7 @@ def scout_table() -> Table:
 def scout(runner: BurstRunner) -> BurstRun:
     """Set the runner's first estimates of R and of the clock from one short run."""
     table = scout_table()
-    table["bytes"] = np.minimum(table["bytes"], runner.region_bytes // 8 // LINE_BYTES * LINE_BYTES)
+    table["bytes"] = np.minimum(table["bytes"], runner.region_bytes // 8 // WARP_STORE_BYTES * WARP_STORE_BYTES)
     run = runner.run(runner.resolve(table))
     runner.cycles_per_ns = run.cycles_per_ns()
     last = run.table[-1]

@@ -1,20 +1,19 @@
-"""Trains with changing sizes and gaps as Programs, drawn for a stage that is known roughly. Needs NumPy alone.
+"""Trains with changing sizes and gaps, drawn for a stage that is known roughly. Needs NumPy alone.
 
 What a bare node replays when nothing but NumPy and CuPy is there to calibrate with; unseen.py draws from the same phases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...sim.burst_gap import XStage, issue_time, knee, stall
 from ...sim.errors import InputError
-from ...sim.program import COMPUTE, STORE, Program
-from ...sim.program_builder import ProgramBuilder, Seat
+from ...sim.program import Program
+from ..trains import Phases, in_lines, train
 from .noted import Noted, issue_ns
 from .parts import LINE_BYTES
 
@@ -33,14 +32,6 @@ MADE_UP_ISSUE_KBS, MADE_UP_BYTES = 40e6, 4096.0
 """What an SM issues, and its part of Q, where neither is known; far from any limit of memory."""
 
 
-@dataclass(frozen=True)
-class Phases:
-    """Bursts one after the other: bytes a producer, and the gap before each."""
-
-    burst_bytes: list[int]
-    gaps_ps: list[int]
-
-
 def draw_phases(knee_bytes: float, producers: int, drain_kbs: float, rng: np.random.Generator) -> Phases:
     """Two to four phases of 3 to 8 bursts, busy or calm, log-uniform in size and gap, which vary by a third in a phase."""
     sizes, gaps = [], []
@@ -50,36 +41,9 @@ def draw_phases(knee_bytes: float, producers: int, drain_kbs: float, rng: np.ran
         bursts = int(rng.integers(3, 9))
         size = np.exp(rng.uniform(np.log(low), np.log(high)))
         gap = producers * size * 1e9 / drain_kbs * np.exp(rng.uniform(*np.log(GAPS_IN_DRAINS[kind])))
-        sizes += [in_lines(size * factor) for factor in rng.uniform(0.75, 1.33, bursts)]
+        sizes += [in_lines(size * factor, LINE_BYTES) for factor in rng.uniform(0.75, 1.33, bursts)]
         gaps += [round(gap * factor) for factor in rng.uniform(0.75, 1.33, bursts)]
     return Phases(sizes, gaps)
-
-
-def train(phases: Phases, producers: int, issue_ps: Callable[[Array], Array], ranks: int = 1) -> Program:
-    """`producers` SMs, one lane each, store the bursts to another GPU. `issue_ps` gives T_iss0 of sizes in bytes.
-
-    One rank stores to GPU 1; several have an equal part of the SMs each, and each stores to the next. SMs that do not divide
-    are left out.
-    """
-    builder = ProgramBuilder(n_gpus=max(2, ranks))
-    size = np.array(phases.burst_bytes, dtype=np.int64)
-    each = producers // ranks
-    bursts = np.tile(np.arange(len(size)), each)
-    for rank in range(ranks):
-        peer = (rank + 1) % builder.n_gpus
-        rows = np.array([builder.destination({peer: int(one)}) for one in size])
-        columns = {
-            "target": np.stack([np.zeros_like(rows), rows], axis=1),
-            "bytes": np.stack([np.zeros_like(size), size], axis=1),
-            "duration_ps": np.stack([np.array(phases.gaps_ps), np.asarray(issue_ps(size), dtype=np.int64)], axis=1),
-        }
-        first = builder.ops(np.array([COMPUTE, STORE]), **columns)
-        run = builder.runs(first + 2 * np.arange(len(size)), 2) + np.arange(len(size))
-        tasks = builder.tasks(run[bursts], 1, phase="burst", m_block=bursts)
-        queues = builder.queues(tasks + np.arange(len(bursts)), np.full(each, len(size)))
-        plans = builder.private_plans(queues, each) + np.arange(each)
-        builder.groups(gpu=rank, plan=plans, seats=[Seat("producer", sm=np.arange(each))])
-    return builder.build(schedule="unseen train" if ranks == 1 else f"unseen train, {ranks} ranks")
 
 
 def draw_by_law(
@@ -140,8 +104,3 @@ def rough_stage(noted: Noted, group: str = "isolated") -> XStage:
 def made_up_stage(drain_gbs: float, producers: int) -> XStage:
     """A stage with that R and nothing else known, for Programs that have to be of some size."""
     return XStage(0.0, MADE_UP_ISSUE_KBS, 1e6 * drain_gbs, MADE_UP_BYTES, MADE_UP_BYTES * producers)
-
-
-def in_lines(size: float) -> int:
-    """The nearest size in whole lines of a warp's store."""
-    return LINE_BYTES * max(1, round(size / LINE_BYTES))

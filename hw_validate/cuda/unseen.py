@@ -20,10 +20,11 @@ from ...sim.machine import Machine
 from ...sim.program import Program
 from ...sim.trace import Trace
 from ..schedules import RANKS
+from ..trains import train
 from ..unseen import half_with_stall
 from .ranks import simulated_ranks
 from .schedules import schedule_program
-from .trains import SURELY_STALLED_SHARE, draw_phases, train
+from .trains import SURELY_STALLED_SHARE, draw_phases
 
 MOST_DRAWS = 20
 """Draws for each Program wanted; a machine on which nothing stalls yields fewer with stall."""

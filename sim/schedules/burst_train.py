@@ -23,7 +23,7 @@ from ..errors import InputError
 from ..program import COMPUTE, SIGNAL, STORE, WAIT, Program
 from ..program_builder import ProgramBuilder, Seat
 from ..program_check import MAX_STORE_BYTES
-from .task_limit import check_tasks
+from .size_limit import check_ops
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -67,8 +67,8 @@ def build(machine: Machine, shape: BurstTrain) -> Program:
 
     Raises `InputError` if there are more producers than SMs, or too many bursts.
     """
-    n_tasks = shape.producers * (2 * shape.bursts - 1) * (shape.gpus if shape.senders == "all" else 1)
-    check_tasks(n_tasks, "bursts", shape.bursts)
+    n_ops = shape.producers * (2 * shape.bursts - 1) * (shape.gpus if shape.senders == "all" else 1)
+    check_ops(n_ops, "bursts", shape.bursts)
     if shape.producers > machine.sms:
         raise InputError("more than SMs", field="producers", value=shape.producers, allowed=f"0 to {machine.sms}")
     builder = ProgramBuilder(shape.gpus)

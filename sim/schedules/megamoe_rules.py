@@ -23,10 +23,6 @@ Release = Literal["pr304", "pr316", "june", "sept"]
 
 SM100_BLOCK_N = 128
 SM100_CLUSTER = 2
-SM100_SMEM_BYTES = 232_448
-JUNE_CAPACITY_ALIGNMENT = 384  # least common multiple of the June tiles
-JUNE_PREFILL_CAPACITY = 6_144
-JUNE_PREFILL_RING_ROWS = 786_432
 WAVE_IMBALANCE = 2  # a wave is made this many times larger than an even load needs
 
 LAG_BLOCK_M = 128
@@ -43,7 +39,6 @@ class Sm100Tile:
     """One CTA's tile; two CTAs of a cluster share an m-block and take neighbouring n-blocks."""
 
     block_m: int
-    block_k: int
     store_block_m: int  # rows that a warpgroup stages at a time in its epilogue
     epilogue_warps: int
     block_n: int = SM100_BLOCK_N
@@ -59,9 +54,9 @@ def expected_rows_per_expert(tokens: int, ranks: int, k: int, experts: int) -> f
 def sm100_tile(release: Release, expected_rows: float, local_experts: int) -> Sm100Tile:
     """Tile by expected rows e of an expert, FP8 activations.
 
-    pr304: BM 192 always. pr316, june: BM 16 / 32 / 64 / 96 / 128 up to e = 8.5 / 16.5 / 32.5 / 64.5 / 96.5, else 192;
-    in june BK is 256 for BM 16. sept: BM 16 up to e = 10, 32 up to 24, else c = e + sqrt(e) rows are covered by the
-    fewest blocks of at most 240 rows (two instead of one if c > 192 and L < 14) with the smallest of 64, 128, 192, 240.
+    pr304: BM 192 always. pr316, june: BM 16 / 32 / 64 / 96 / 128 up to e = 8.5 / 16.5 / 32.5 / 64.5 / 96.5, else 192.
+    sept: BM 16 up to e = 10, 32 up to 24, else c = e + sqrt(e) rows are covered by the fewest blocks of at most 240 rows
+    (two instead of one if c > 192 and L < 14) with the smallest of 64, 128, 192, 240.
     Source: `csrc/jit_kernels/heuristics/mega_moe.hpp`.
     """
     _check_release(release)
@@ -71,19 +66,19 @@ def sm100_tile(release: Release, expected_rows: float, local_experts: int) -> Sm
     if release == "sept":
         block_m = _sept_block_m(expected_rows, local_experts)
         store = next(rows for limit, rows in ((16, 8), (64, 16), (192, 32), (240, 40)) if block_m <= limit)
-        return Sm100Tile(block_m, 128, store, 8)
+        return Sm100Tile(block_m, store, 8)
     if release == "pr304":
         expected_rows = math.inf
     for limit, tile in (
-        (8.5, Sm100Tile(16, 256 if release == "june" else 128, 8, 8)),
-        (16.5, Sm100Tile(32, 128, 16, 8)),
-        (32.5, Sm100Tile(64, 128, 32, 4)),
-        (64.5, Sm100Tile(96, 128, 16, 8)),
-        (96.5, Sm100Tile(128, 128, 32, 8)),
+        (8.5, Sm100Tile(16, 8, 8)),
+        (16.5, Sm100Tile(32, 16, 8)),
+        (32.5, Sm100Tile(64, 32, 4)),
+        (64.5, Sm100Tile(96, 16, 8)),
+        (96.5, Sm100Tile(128, 32, 8)),
     ):
         if expected_rows <= limit:
             return tile
-    return Sm100Tile(192, 128, 32, 8)
+    return Sm100Tile(192, 32, 8)
 
 
 def _sept_block_m(expected_rows: float, local_experts: int) -> int:
@@ -96,57 +91,7 @@ def _sept_block_m(expected_rows: float, local_experts: int) -> int:
     return next(block_m for block_m in (64, 128, 192, 240) if blocks * block_m >= covered)
 
 
-def sm100_pipeline_stages(release: Release, tile: Sm100Tile, *, experts: int, hidden: int) -> int:
-    """Shared-memory stages of the main loop: what fits in 232,448 B after the fixed part; FP8 activations.
-
-    Stage = BM/2 * BK + BN * BK (FP4 weights are expanded to 1 B) + scales (BM and BN rounded up to 128 rows, BK/32
-    bytes each) + 16 B of barriers. Fixed = expert counts (4 B each) + pull buffers of 4 dispatch warps + output staging
-    (the larger of two FP8 L1 stages and one BF16 L2 stage, per epilogue warpgroup), each rounded up to 1 KiB, + amax
-    exchange + barriers + task queue (sept). Source: `csrc/jit_kernels/heuristics/mega_moe.hpp`.
-    """
-    _check(1, experts=experts, hidden=hidden)
-    dispatch_warps = 4
-    warpgroups = tile.epilogue_warps // 4
-    staging = warpgroups * tile.store_block_m * tile.block_n
-    pull_buffers = dispatch_warps * pull_chunk_bytes(release, hidden)
-    amax = 4 * tile.store_block_m * tile.epilogue_warps
-    barriers = 8 * (dispatch_warps + 4 + 2 * tile.epilogue_warps)
-    task_queue = 2 * 32 + 8 * 4 if release == "sept" else 0
-    fixed = _align(4 * experts, 1024) + _align(pull_buffers, 1024) + _align(2 * staging, 1024) + amax + barriers
-    fixed += task_queue + 4  # 4 B: the tensor memory address
-    scales = (_align(tile.block_m, 128) + _align(tile.block_n, 128)) * (tile.block_k // 32)
-    stage = (tile.block_m // 2 + tile.block_n) * tile.block_k + scales + 16
-    return (SM100_SMEM_BYTES - fixed) // stage
-
-
-def pull_chunk_bytes(release: Release, row_bytes: int) -> int:
-    """Bytes of one dispatch pull: a row, halved until at most 4096 B (june) or 8192 B (sept); whole rows before."""
-    _check_release(release)
-    _check(1, row_bytes=row_bytes)
-    limit = {"pr304": row_bytes, "pr316": row_bytes, "june": 4096, "sept": 8192}[release]
-    chunk = row_bytes
-    while chunk > limit:
-        if chunk % 2:
-            raise InputError("cannot be halved into pull chunks", field="row_bytes", value=row_bytes)
-        chunk //= 2
-    return chunk
-
-
-def tiles_per_expert(rows: int, block_m: int, block_n: int, *, hidden: int, intermediate: int) -> tuple[int, int]:
-    """(L1, L2) CTA tiles of an expert: ceil(rows / BM) * 2I / BN and ceil(rows / BM) * H / BN."""
-    _check(0, rows=rows)
-    _check(1, block_m=block_m, block_n=block_n, hidden=hidden, intermediate=intermediate)
-    m_blocks = -(-rows // block_m)
-    return m_blocks * _divide(2 * intermediate, block_n, "2I"), m_blocks * _divide(hidden, block_n, "hidden")
-
-
 # The wave schedule of SM100, up to june -----------------------------------------------------------------------------
-
-
-def june_capacity(tokens: int) -> int:
-    """Tokens a rank that buffers are made for: `tokens` rounded up to 384, at least 384."""
-    _check(0, tokens=tokens)
-    return _align(max(tokens, 1), JUNE_CAPACITY_ALIGNMENT)
 
 
 def worst_case_rows(experts: int, block_m: int, *, capacity: int, ranks: int, k: int) -> int:
@@ -162,28 +107,6 @@ def worst_case_rows(experts: int, block_m: int, *, capacity: int, ranks: int, k:
     return min(all_tokens * experts, _align(all_tokens * k + experts * (block_m - 1), block_m))
 
 
-def june_ring_rows(*, capacity: int, ranks: int, local_experts: int, k: int) -> int:
-    """Rows of the June input ring: 786,432 from a capacity of 6144 on, else the worst case of (4096 tokens, 6 experts,
-    k = 6, 72 ranks); kept between one expert's and all experts' worst case. Source: `deep_gemm/mega/__init__.py`.
-    """
-    _check(1, local_experts=local_experts)
-    alignment = JUNE_CAPACITY_ALIGNMENT
-    low = worst_case_rows(1, alignment, capacity=capacity, ranks=ranks, k=k)
-    high = worst_case_rows(local_experts, alignment, capacity=capacity, ranks=ranks, k=k)
-    decode = worst_case_rows(6, alignment, capacity=_align(4096, alignment), ranks=72, k=6)
-    return min(max(JUNE_PREFILL_RING_ROWS if capacity >= JUNE_PREFILL_CAPACITY else decode, low), high)
-
-
-def most_experts_per_wave(
-    ring_rows: int, block_m: int, *, capacity: int, ranks: int, local_experts: int, k: int
-) -> int:
-    """Wmax: most experts whose worst case fits the ring. Raises `InputError` if not even one does."""
-    for experts in range(local_experts, 0, -1):
-        if worst_case_rows(experts, block_m, capacity=capacity, ranks=ranks, k=k) <= ring_rows:
-            return experts
-    raise InputError("is too small for one expert", field="ring_rows", value=ring_rows, allowed=f"{capacity * ranks}+")
-
-
 def experts_per_wave(
     release: Release,
     block_m: int,
@@ -193,15 +116,14 @@ def experts_per_wave(
     local_experts: int,
     intermediate: int,
     sms: int,
-    most: int | None = None,
     block_n: int = SM100_BLOCK_N,
 ) -> int:
     """W: consecutive local experts in a wave, from T k / L expected rows an expert.
 
     b = max(1, ceil(ceil(T k / L) / BM)) * 2I / BN L1 tiles an expert; W0 = ceil(2 G / b), or L if T k / L < 1. pr304,
-    pr316: W0, at most L, rounded up to a divisor of L. june, with Wmax = `most` (default L): Wmax if W0 >= Wmax; W0 if
-    b >= G; else, of W0 .. min(Wmax, 2 W0), the first whose last wave is fullest (a whole one is fullest). Source:
-    `get_num_experts_per_wave_for_mega_moe` in `heuristics/mega_moe.hpp`; that pr304 did as pr316 is assumed.
+    pr316: W0, at most L, rounded up to a divisor of L. june: L if W0 >= L; W0 if b >= G; else, of W0 .. min(L, 2 W0), the
+    first whose last wave is fullest (a whole one is fullest). Source: `get_num_experts_per_wave_for_mega_moe` in
+    `heuristics/mega_moe.hpp`; that pr304 did as pr316 is assumed. Left out: a ring of June that holds fewer experts.
     """
     _check_release(release)
     _check(0, tokens=tokens)
@@ -213,22 +135,14 @@ def experts_per_wave(
         raise InputError("has no waves", field="release", value=release, allowed="pr304, pr316, june")
     if release != "june":
         return next(w for w in range(min(least, local_experts), local_experts + 1) if local_experts % w == 0)
-    most = local_experts if most is None else most
-    _check(1, most=most)
-    if least >= most:
-        return most
+    if least >= local_experts:
+        return local_experts
     if tiles >= sms:
         return least
-    return max(range(least, min(most, 2 * least) + 1), key=lambda w: ((local_experts % w) or w) / w)
+    return max(range(least, min(local_experts, 2 * least) + 1), key=lambda w: ((local_experts % w) or w) / w)
 
 
 # The interleaved schedule of SM100, july and sept ---------------------------------------------------------------------
-
-
-def cluster_tasks_per_m_block(hidden: int, intermediate: int) -> tuple[int, int]:
-    """(n1, n2): L1 and L2 tasks of an m-block, a task being the two n-blocks of a cluster: 2I / 256 and H / 256."""
-    width = SM100_CLUSTER * SM100_BLOCK_N
-    return _divide(2 * intermediate, width, "2I"), _divide(hidden, width, "hidden")
 
 
 def warm_up_waves(m_blocks: int, clusters: int, n1: int, n2: int) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import InputError
 from .megamoe_rules import experts_per_wave
 
 WAVE_BLOCK_M = 64
@@ -78,16 +77,14 @@ def sm90_wave_tile(expected_rows: float, intermediate: int) -> tuple[int, int, i
 
 @dataclass(frozen=True)
 class SplitSchedule:
-    """How the two launches walk their tiles. W divides L; one launch has one phase, so W leaves the order as it is.
+    """How the two launches walk their tiles. n-major: inside an expert neighbouring tiles share the weights, else the rows.
 
-    n-major: inside an expert neighbouring tiles share the weights, else the rows.
+    The kernels also have waves of experts, which are left out: one launch has one phase, so they leave the order as it is.
     """
 
-    l1_experts_per_wave: int
-    l2_experts_per_wave: int
     l1_n_major: bool = False
     l2_n_major: bool = False
-    l1_block_n: int = 256  # columns of an L1 tile
+    l1_block_n: int = SPLIT_L1_BLOCK_N[0]  # columns of an L1 tile
 
 
 def shape_family(hidden: int, intermediate: int) -> ShapeFamily:
@@ -100,15 +97,14 @@ def shape_family(hidden: int, intermediate: int) -> ShapeFamily:
 
 
 def split_schedule(
-    *, tokens: int, k: int, local_experts: int, hidden: int, intermediate: int, sms: int, block_n: int
+    *, tokens: int, k: int, local_experts: int, hidden: int, intermediate: int, sms: int
 ) -> SplitSchedule:
-    """Waves and order of the two launches, W rounded up to a divisor of L.
+    """Order of the two launches, and columns of an L1 tile.
 
-    From 100 SMs on: compact W = 4 for a load in (12, 32], 32 in (128, 256] and above 1024; wide W = 16 above 8, but L1 8
-    and L2 48 in (24, 48]. In these ranges L2 is n-major, and L1 too for wide shapes in (48, 192]. Fewer SMs: compact
-    W = 16 in (8, 16), 8 in [96, 160], 16 in (160, 384], 32 above, L2 n-major from 256 on; wide W = 16 in (16, 48], L above.
-    Elsewhere L if load < 1 or load > 4, else the wave rule. From 100 SMs on wide L1 tiles have 512 columns instead of 256
-    above a load of 8 but for (24, 48], if 2I is a multiple of 512. Left out: stores from registers.
+    From 100 SMs on L2 is n-major with a load in (12, 32], in (128, 256] and above 1024 for compact shapes, above 8 for wide
+    ones, whose L1 is n-major too in (48, 192]. L1 tiles of wide shapes have 512 columns instead of 256 above a load of 8 but
+    for (24, 48], if 2I is a multiple of 512. Fewer SMs: L2 of compact shapes is n-major from 256 on. Left out: stores from
+    registers.
     """
     rows, family = tokens * k, shape_family(hidden, intermediate)
 
@@ -116,53 +112,14 @@ def split_schedule(
         """low < load <= high, in whole numbers."""
         return low * local_experts < rows <= high * local_experts
 
-    generic = _divisor(
-        local_experts
-        if rows < local_experts or rows > 4 * local_experts
-        else experts_per_wave(
-            "june",
-            WAVE_BLOCK_M,
-            tokens=tokens,
-            k=k,
-            local_experts=local_experts,
-            intermediate=intermediate,
-            sms=sms,
-            block_n=block_n,
-        ),
-        local_experts,
-    )
-    l1, l2, l1_n_major, l2_n_major, l1_block_n = 0, 0, False, False, SPLIT_L1_BLOCK_N[0]
-    if sms >= LEAST_SMS_OF_HIGH_SM:
-        if family == "compact" and within(12, 32):
-            l1, l2 = 4, 4
-        elif family == "compact" and (within(128, 256) or within(1024, float("inf"))):
-            l1, l2 = 32, 32
-        elif family == "wide" and within(24, 48):
-            l1, l2 = 8, 48
-        elif family == "wide" and within(8, float("inf")):
-            l1, l2 = 16, 16
-            l1_n_major = within(48, 192)
-            l1_block_n = SPLIT_L1_BLOCK_N[2 * intermediate % SPLIT_L1_BLOCK_N[1] == 0]
-        l2_n_major = bool(l2)
-    elif family == "compact":
-        if (within(8, 16) and rows < 16 * local_experts) or within(160, 384):
-            l1 = 16
-        elif 96 * local_experts <= rows <= 160 * local_experts:
-            l1 = 8
-        elif within(384, float("inf")):
-            l1 = 32
-        l2, l2_n_major = l1, rows >= 256 * local_experts
-    elif family == "wide" and within(16, float("inf")):
-        l1 = l2 = 16 if within(16, 48) else local_experts
-    l1_wave, l2_wave = (_divisor(wave or generic, local_experts) for wave in (l1, l2))
-    return SplitSchedule(l1_wave, l2_wave, l1_n_major, l2_n_major, l1_block_n)
-
-
-def _divisor(wave: int, local_experts: int) -> int:
-    """The smallest divisor of L from `wave` on, at most L."""
-    if local_experts < 1:
-        raise InputError("must be at least 1", field="local_experts", value=local_experts)
-    return next(w for w in range(min(wave, local_experts), local_experts + 1) if local_experts % w == 0)
+    if sms < LEAST_SMS_OF_HIGH_SM:
+        return SplitSchedule(l2_n_major=family == "compact" and rows >= 256 * local_experts)
+    if family == "compact":
+        return SplitSchedule(l2_n_major=within(12, 32) or within(128, 256) or within(1024, float("inf")))
+    if family == "wide" and within(8, float("inf")):
+        has_wide_tiles = not within(24, 48) and 2 * intermediate % SPLIT_L1_BLOCK_N[1] == 0
+        return SplitSchedule(within(48, 192), True, SPLIT_L1_BLOCK_N[has_wide_tiles])
+    return SplitSchedule()
 
 
 def lag_stages(block_m: int, block_n: int, *, hidden: int) -> int:

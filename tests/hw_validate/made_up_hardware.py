@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 from xstage.hw_validate.calibrated import Calibrated
 from xstage.hw_validate.measuring import silent
+from xstage.hw_validate.unseen import bounds_of, unseen_traces
 from xstage.sim.burst_gap import issue_time
 from xstage.sim.calibrate import BurstTimes, fit
 from xstage.sim.calibrated_machine import machine_of
@@ -56,6 +57,16 @@ class MadeUpHardware:
         flat = 5 + SIZES / 200
         host = {"processor": "made up <b>&</b>", "store": "none", "cores": [0], "clock_step_ns": 0.25}
         return Calibrated(found, machine_of(found, "found", "made up"), times, flat, flat, SIZES, host)
+
+    def unseen(self, calibrated, count, rng):
+        bounds = bounds_of(calibrated.calibration.knee_bytes.value)
+        return unseen_traces(calibrated.machine, calibrated.calibration.producers, count, bounds, rng)
+
+    def simulated_ops(self, trace):
+        return trace.ops()
+
+    def replay_details(self):
+        return {}
 
     def replay(self, traces, rng, progress=silent):
         progress("replaying", 0.5)

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from xstage.hw_validate.unseen import Bounds, bounds_of, draw, stalled_share, train, unseen_traces
+from xstage.hw_validate.trains import Phases, train
+from xstage.hw_validate.unseen import Bounds, bounds_of, draw, stalled_share, unseen_traces
 from xstage.sim.execute import simulate
 from xstage.sim.machine import Machine
 from xstage.sim.program import COMPUTE, SIGNAL, STORE
@@ -75,7 +76,7 @@ def test_sizes_and_gaps_change_within_a_program(cpu):
 
 
 def test_every_producer_stores_every_burst(cpu):
-    program = train(cpu, 2, [640, 1280], [100_000, 200_000])
+    program = train(Phases([640, 1280], [100_000, 200_000]), 2, cpu.issue_time_ps)
     lanes = simulate(program, cpu.fabric(), trace="full").lanes()
     assert lanes["stored_bytes"].tolist() == [1920, 1920]
 

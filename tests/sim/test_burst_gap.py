@@ -339,3 +339,6 @@ def test_what_the_sentence_of_an_audit_advises_removes_the_stall(producers, size
         assert followed.stall_us == 0
     if smaller:
         assert audit(PAPER, producers, parse_size(smaller[1]), gap, synchronised).first_stall_us == 0
+        larger = parse_size(re.search(r"a stage that holds (\d\S* \w+)", reason.partition("removes it")[2])[1])
+        roomier = replace(PAPER, capacity_total_bytes=larger, capacity_per_producer_bytes=larger)
+        assert audit(roomier, producers, size, gap, synchronised).first_stall_us == 0

@@ -9,7 +9,7 @@ from xstage.sim import program as p
 from xstage.sim.disturb import degraded_gpu, degraded_link, delayed, slowed
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
-from xstage.sim.outcome import Layout
+from xstage.sim.layout import Layout
 from xstage.sim.program import Program
 from xstage.sim.program_builder import ProgramBuilder, Seat
 from xstage.sim.topology import direct, switch

@@ -6,7 +6,7 @@ import pytest
 from xstage.sim import engine_compiled, engine_simpy
 from xstage.sim import program as p
 from xstage.sim.granule_counts import total_granules
-from xstage.sim.outcome import Layout
+from xstage.sim.layout import Layout
 from xstage.sim.program_builder import ProgramBuilder, Seat
 from xstage.sim.topology import StageParameters, switch
 

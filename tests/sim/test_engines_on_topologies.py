@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from xstage.sim import engine_compiled, engine_simpy
-from xstage.sim.outcome import Layout
+from xstage.sim.layout import Layout
 
 from .random_topologies import KINDS, random_case
 

@@ -9,11 +9,11 @@ import pytest
 from xstage.sim import engine_compiled
 from xstage.sim import program as p
 from xstage.sim.execute import simulate
-from xstage.sim.outcome import Layout, Outcome
+from xstage.sim.layout import Layout
+from xstage.sim.outcome import Outcome
 from xstage.sim.program import Program
 from xstage.sim.program_builder import ProgramBuilder, Seat
-from xstage.sim.program_check import expand
-from xstage.sim.program_view import op_repeats
+from xstage.sim.program_index import expand, op_repeats
 from xstage.sim.topology import Fabric, StageParameters, switch
 
 from .random_programs import random_case

@@ -27,7 +27,7 @@ from ...program import ACQUIRE, COMPUTE, NO_COUNTER, NO_QUEUE, RELEASE, STORE, U
 from ...program_builder import ProgramBuilder, Seat
 from ..launch import starts_by_rank
 from ..op_variants import OpVariants, op_variants, runs_by_seat
-from ..task_limit import check_tasks
+from ..size_limit import check_ops
 from .cost import AttentionCosts, attention_flops, family_of, tile_times
 from .order import Ints, owner_bytes, tile_order
 from .shape import ELEMENT_BYTES, Attention, Policy
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 BUFFER, READY, STAGED = range(3)
 """Slots of a group that computes."""
+OPS_OF_TILE = 6
+"""Of both lanes, for a tile that is stored in one part and not sent; others have up to 15."""
 
 
 def build(machine: Machine, shape: Attention, policy: Policy, starts_ps: Sequence[int] = ()) -> Program:
@@ -64,7 +66,7 @@ class _Schedule:
         self.family = family_of(machine, shape)
         self.tile = shape.tile(self.family)
         n_tiles = self.tile.blocks(shape.tokens) * shape.heads * shape.batch
-        check_tasks(n_tiles, "tokens x heads x batch", f"{shape.tokens} x {shape.heads} x {shape.batch}")
+        check_ops(OPS_OF_TILE * n_tiles, "tokens x heads x batch", f"{shape.tokens} x {shape.heads} x {shape.batch}")
         self.contract = "late" if policy.own_staging and self.tile.contract == "early" else self.tile.contract
         self.costs = AttentionCosts.of(machine, shape.inputs)
         self.starts_ps = [self.costs.launch_ps + start for start in starts_ps]

@@ -7,6 +7,7 @@ order.py       the order of tiles under each policy, and its ring
 tiles.py       tile tasks, and how groups take them
 pull.py, returns.py, unfused.py   what moves rows
 collective.py, combine.py, flags.py   barriers, and what follows the last one
+size.py        how many ops that will be
 build.py       all of it together
 departure.py   how far the order that ran departs from the nominal one
 l2_tiles.py    spans and stalls of L2 tiles, as an instrumented kernel measures them
@@ -29,3 +30,4 @@ from .shape import MegaMoe as MegaMoe
 from .shape import Policy as Policy
 from .shape import Split as Split
 from .shape import Unfused as Unfused
+from .size import check_size as check_size

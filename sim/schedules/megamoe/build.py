@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from .memory import memory_bytes
 from .order import check_rings, order_of
 from .pull import add_pull, batch_that_fits
 from .returns import returns_of
-from .shape import Interleaved, MegaMoe, Policy, Split, Unfused, policy_name
+from .shape import Interleaved, MegaMoe, Policy, Ranks, Split, Unfused, policy_name
 from .tiles import Rank, add_tiles
 from .unfused import add_return
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ...machine import Machine
 
 Ints = NDArray[np.int64]
-Ranks = Literal["all", "symmetric"]
 LARGEST_IMBALANCE = 1.05
 LEAST_SYMMETRIC_TOKENS = 64
 K_BLOCK_PARTS = 4
@@ -70,6 +69,7 @@ def build(
     _check(shape, routing, ranks, starts_ps)
     placed = contiguous(shape.experts, shape.ranks) if placement is None else placement
     rows = pools(routing, placed)
+    shape = replace(shape, experts=placed.n_replicas)  # a copy of an expert is one of the experts that the kernel knows
     kernel = choose(machine, shape, policy, release, swap_ab, tile)
     if ranks == "symmetric":
         _check_alike(rows, shape)
@@ -153,6 +153,8 @@ def _check(shape: MegaMoe, routing: Routing, ranks: str, starts_ps: Sequence[int
             raise InputError("of the routing differs from the shape", field=name, value=has, allowed=[needs])
     if starts_ps and len(starts_ps) != shape.ranks:
         raise InputError("needs one start a rank", field="starts_ps", value=len(starts_ps), allowed=[shape.ranks])
+    if ranks == "symmetric" and len(set(starts_ps)) > 1:
+        raise InputError("makes ranks differ", field="starts_ps", value=list(starts_ps), allowed="ranks: all")
 
 
 def _check_alike(rows: Pools, shape: MegaMoe) -> None:

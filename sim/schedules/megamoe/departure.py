@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...program_check import expand
+from ...program_index import expand
 from ...tile_cost import TileCosts
 from .kernel import Kernel
 from .order import Tiles

@@ -10,7 +10,7 @@ portable   one CTA a group, with the lanes of sm100 and two accumulators in shar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,51 +167,17 @@ def choose(
     if gemm:
         _check_gemm(gemm, family, shape, swap_ab)
     expected = rules.expected_rows_per_expert(shape.tokens, shape.ranks, shape.topk, shape.experts)
-    math_warpgroups, sharing = 1 if tile == "narrow" else MATH_WARPGROUPS, 1
     if family == "sm100":
-        if isinstance(policy, (Lag, Split)):
-            name = policy_name(policy)
-            raise InputError("is a schedule of SM90 kernels", field="policy", value=name, allowed="a machine with sm90")
-        sm100 = rules.sm100_tile(release, expected, max(1, shape.experts // shape.ranks))
-        step = sm100.store_block_m * (sm100.epilogue_warps // 4)
-        block_m, block_n, cluster, warps = sm100.block_m, sm100.block_n, rules.SM100_CLUSTER, SM100_DISPATCH_WARPS
+        form = _sm100(shape, policy, release, expected)
     elif family == "portable":
-        if shape.numbers != "bf16" or shape.combine != "bf16":
-            given = f"{shape.numbers}, combine {shape.combine}"
-            raise InputError("are not those of the portable kernel", field="numbers", value=given, allowed="bf16")
-        if isinstance(policy, Split):
-            raise InputError(
-                "is a schedule of SM90 kernels", field="policy", value="split", allowed="a machine with sm90"
-            )
-        (block_m, block_n), cluster = PORTABLE_TILE, 1
-        step, warps = PORTABLE_STEP_ROWS, PORTABLE_DISPATCH_WARPS
+        form = _portable(shape, policy)
     else:
-        if isinstance(policy, Alternating):
-            raise InputError("is a schedule of SM100 kernels", field="policy", value="alternating", allowed="sm100")
-        if shape.format.math == "fp4":
-            raise InputError("needs FP4 Tensor Cores", field="numbers", value=shape.numbers, allowed="w4a8, w8a8, bf16")
-        if shape.format.weight_bits == 4:
-            needed(machine, "fp4_unpack")
-        if (tile == "narrow" or gemm) and shape.format.math == "fp8":
-            needed(machine, "promotion")
-        block_m, block_n, cluster = *(SM90_NARROW_TILE if tile == "narrow" else SM90_WAVE_TILE), 1
-        if tile == "by_rows":
-            block_m, block_n, math_warpgroups = rules_sm90.sm90_wave_tile(expected, shape.intermediate)
-        if gemm:
-            block_m, block_n, math_warpgroups, sharing = grouped_gemm.tile_of(gemm, expected)
-        if isinstance(policy, Lag):
-            block_m, block_n, cluster = rules.sm90_lag_tile(
-                expected, hidden=shape.hidden, intermediate=shape.intermediate
-            )
-        step, warps = block_m, SM90_DISPATCH_WARPS
+        form = _sm90(machine, shape, policy, tile, expected)
+    block_m, block_n, cluster = form.block_m, form.block_n, form.cluster
     sms = machine.sms - machine.sms % cluster
-    l1_block_n = block_n
-    if isinstance(policy, Split) and not swap_ab:
-        asked = policy.l1_block_n
-        l1_block_n = split_of(shape, sms, block_n).l1_block_n if asked is None else asked
-        if l1_block_n not in rules_sm90.SPLIT_L1_BLOCK_N or 2 * shape.intermediate % l1_block_n:
-            allowed = [n for n in rules_sm90.SPLIT_L1_BLOCK_N if 2 * shape.intermediate % n == 0]
-            raise InputError("is no tile of this kernel", field="l1_block_n", value=l1_block_n, allowed=allowed)
+    if sms < 1:
+        raise InputError("is less than a cluster", field="compute.sms", value=machine.sms, allowed=f"{cluster} or more")
+    l1_block_n = _l1_columns(shape, policy, sms) if isinstance(policy, Split) and not swap_ab else block_n
     columns = block_n * cluster
     for name, size, divisor in (("intermediate", shape.intermediate, columns // 2), ("hidden", shape.hidden, columns)):
         if size % divisor:
@@ -221,18 +187,81 @@ def choose(
         block_m=block_m,
         block_n=block_n,
         cluster=cluster,
-        step_rows=step,
-        dispatch_warps=warps,
+        step_rows=form.step_rows,
+        dispatch_warps=form.dispatch_warps,
         sms=sms,
         l1_n_blocks=2 * shape.intermediate // l1_block_n,
         l2_n_blocks=shape.hidden // block_n,
         swap_ab=swap_ab,
         l1_block_n=l1_block_n if l1_block_n != block_n else 0,
-        math_warpgroups=math_warpgroups,
+        math_warpgroups=form.math_warpgroups,
         gemm=gemm,
-        sharing=sharing,
+        sharing=form.sharing,
         **(_lag_features(policy, shape, family, block_m, block_n) if isinstance(policy, Lag) else {}),
     )
+
+
+class _Form(NamedTuple):
+    """What the families differ in; see `Kernel`."""
+
+    block_m: int
+    block_n: int
+    cluster: int
+    step_rows: int
+    dispatch_warps: int
+    math_warpgroups: int = MATH_WARPGROUPS
+    sharing: int = 1
+
+
+def _sm100(shape: MegaMoe, policy: Policy, release: rules.Release, expected: float) -> _Form:
+    if isinstance(policy, (Lag, Split)):
+        name = policy_name(policy)
+        raise InputError("is a schedule of SM90 kernels", field="policy", value=name, allowed="a machine with sm90")
+    tile = rules.sm100_tile(release, expected, max(1, shape.experts // shape.ranks))
+    step = tile.store_block_m * (tile.epilogue_warps // 4)
+    return _Form(tile.block_m, tile.block_n, rules.SM100_CLUSTER, step, SM100_DISPATCH_WARPS)
+
+
+def _portable(shape: MegaMoe, policy: Policy) -> _Form:
+    if shape.numbers != "bf16" or shape.combine != "bf16":
+        given = f"{shape.numbers}, combine {shape.combine}"
+        raise InputError("are not those of the portable kernel", field="numbers", value=given, allowed="bf16")
+    if isinstance(policy, Split):
+        raise InputError("is a schedule of SM90 kernels", field="policy", value="split", allowed="a machine with sm90")
+    return _Form(*PORTABLE_TILE, 1, PORTABLE_STEP_ROWS, PORTABLE_DISPATCH_WARPS)
+
+
+def _sm90(machine: Machine, shape: MegaMoe, policy: Policy, tile: WaveTile, expected: float) -> _Form:
+    gemm = policy.gemm if isinstance(policy, Unfused) else None
+    if isinstance(policy, Alternating):
+        raise InputError("is a schedule of SM100 kernels", field="policy", value="alternating", allowed="sm100")
+    if shape.format.math == "fp4":
+        raise InputError("needs FP4 Tensor Cores", field="numbers", value=shape.numbers, allowed="w4a8, w8a8, bf16")
+    if shape.format.weight_bits == 4:
+        needed(machine, "fp4_unpack")
+    if (tile == "narrow" or gemm) and shape.format.math == "fp8":
+        needed(machine, "promotion")
+    (block_m, block_n), cluster, math_warpgroups, sharing = SM90_WAVE_TILE, 1, MATH_WARPGROUPS, 1
+    if gemm:
+        block_m, block_n, math_warpgroups, sharing = grouped_gemm.tile_of(gemm, expected)
+    elif isinstance(policy, Lag):
+        sizes = {"hidden": shape.hidden, "intermediate": shape.intermediate}
+        block_m, block_n, cluster = rules.sm90_lag_tile(expected, **sizes)
+    elif tile == "narrow":
+        (block_m, block_n), math_warpgroups = SM90_NARROW_TILE, 1
+    elif tile == "by_rows":
+        block_m, block_n, math_warpgroups = rules_sm90.sm90_wave_tile(expected, shape.intermediate)
+    return _Form(block_m, block_n, cluster, block_m, SM90_DISPATCH_WARPS, math_warpgroups, sharing)
+
+
+def _l1_columns(shape: MegaMoe, policy: Split, sms: int) -> int:
+    """Columns of an L1 tile of the kernel with two launches, as asked for or as it chooses. Raises `InputError`."""
+    asked = policy.l1_block_n
+    l1_block_n = split_of(shape, sms).l1_block_n if asked is None else asked
+    if l1_block_n not in rules_sm90.SPLIT_L1_BLOCK_N or 2 * shape.intermediate % l1_block_n:
+        allowed = [n for n in rules_sm90.SPLIT_L1_BLOCK_N if 2 * shape.intermediate % n == 0]
+        raise InputError("is no tile of this kernel", field="l1_block_n", value=l1_block_n, allowed=allowed)
+    return l1_block_n
 
 
 def _check_form(family: Family, policy: Policy, swap_ab: bool, tile: WaveTile) -> None:
@@ -257,7 +286,7 @@ def _check_gemm(gemm: GroupedGemm, family: Family, shape: MegaMoe, swap_ab: bool
         raise InputError("is a variant of fused kernels", field="swap_ab", value=swap_ab, allowed="no gemm")
 
 
-def split_of(shape: MegaMoe, sms: int, block_n: int) -> rules_sm90.SplitSchedule:
+def split_of(shape: MegaMoe, sms: int) -> rules_sm90.SplitSchedule:
     """What the public kernel with two launches chooses for this shape."""
     return rules_sm90.split_schedule(
         tokens=shape.tokens,
@@ -266,7 +295,6 @@ def split_of(shape: MegaMoe, sms: int, block_n: int) -> rules_sm90.SplitSchedule
         hidden=shape.hidden,
         intermediate=shape.intermediate,
         sms=sms,
-        block_n=block_n,
     )
 
 

@@ -119,7 +119,7 @@ def _wave_of_block(kernel: Kernel, shape: MegaMoe, policy: ExpertWave, release: 
 
 def _split(kernel: Kernel, shape: MegaMoe, policy: Split, blocks: Blocks, tiles: Tiles) -> Order:
     """All L1 tiles, then all L2 tiles, expert by expert; inside an expert by m-block, or by n-block where n-major."""
-    rule = split_of(shape, kernel.sms, kernel.block_n)
+    rule = split_of(shape, kernel.sms)
     l1_n_major = rule.l1_n_major if policy.l1_n_major is None else policy.l1_n_major
     l2_n_major = rule.l2_n_major if policy.l2_n_major is None else policy.l2_n_major
     l2, block, n = tiles

@@ -14,6 +14,7 @@ Left out: the padding that the kernels add to the arrivals of a last block; here
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -118,12 +119,12 @@ def batch_that_fits(kernel: Kernel, policy: Policy, ranks: Sequence[tuple[Order,
             continue
         if not asked:
             return 1
-        most = next((n for n in range(kernel.publish_rows, 1, -1) if rules.fits_ring(n, **sizes)), 1)
+        too_many = bisect_left(range(kernel.publish_rows), True, 2, key=lambda n: not rules.fits_ring(n, **sizes))
         raise InputError(
             "rows kept back are more than the ring can do without",
             field="publish_rows",
             value=kernel.publish_rows,
-            allowed=f"1 to {most}, or a larger ring",
+            allowed=f"1 to {too_many - 1}, or a larger ring",
         )
     return kernel.publish_rows
 

@@ -16,6 +16,7 @@ Numbers = Literal["w4a8", "w8a8", "bf16", "fp4"]
 CombineType = Literal["bf16", "fp8", "fp4"]
 Readiness = Literal["block", "k_block"]
 GroupedGemm = Literal["contiguous", "psum", "masked"]
+Ranks = Literal["all", "symmetric"]
 
 
 @dataclass(frozen=True)

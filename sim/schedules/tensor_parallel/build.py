@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...errors import InputError
 from ...program_builder import ProgramBuilder
 from ..launch import starts_by_rank
-from ..task_limit import check_tasks
+from ..size_limit import check_ops
 from .gather import Gather
 from .gemm import Gemm
 from .reduce import Reduce
@@ -18,6 +18,9 @@ from .shape import Policy, TensorParallel
 if TYPE_CHECKING:
     from ...machine import Machine
     from ...program import Program
+
+OPS_OF_TILE = 10
+"""Of all lanes, at least."""
 
 
 def build(machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Sequence[int] = ()) -> Program:
@@ -31,7 +34,9 @@ def build(machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Se
         allowed = f"1 to {machine.sms - 1}"
         raise InputError("leaves no SM to compute", field="reserved_sms", value=policy.reserved_sms, allowed=allowed)
     n_tiles = -(-shape.m // shape.block_m) * -(-shape.local_n // shape.block_n) * shape.ranks
-    check_tasks(n_tiles, "m x n", f"{shape.m} x {shape.n}")
+    check_ops(OPS_OF_TILE * n_tiles, "m x n", f"{shape.m} x {shape.n}")
+    if policy.name == "reshaped":
+        check_ops(policy.pieces * n_tiles, "pieces", policy.pieces)
     how = policy.name if shape.ranks > 1 else "compute_only"
     builder = ProgramBuilder(shape.ranks)
     sms = machine.sms - (policy.reserved_sms if how == "reserved_sms" else 0)

@@ -13,8 +13,7 @@ from xstage.hw_validate.cuda.records import measured_ops
 from xstage.hw_validate.cuda.replay_job import COUNTER_WORDS, Settings, replay_job
 from xstage.sim import program as p
 from xstage.sim.program import Program
-from xstage.sim.program_check import expand
-from xstage.sim.program_view import op_repeats
+from xstage.sim.program_index import expand, op_repeats
 
 BUILDS = Path(__file__).parents[3] / "build" / "emulation"
 HERE = Path(__file__).parent

@@ -22,7 +22,6 @@ def facts(index, sms=4, **changes):
     usual = {
         "name": "emulated", "compute_capability": "90", "sms": sms, "clock_mhz": 1000.0, "memory_bytes": 1 << 30,
         "free_bytes": 1 << 30, "l2_bytes": 1 << 16, "shared_per_block_bytes": 32 << 10, "shared_per_sm_bytes": 48 << 10,
-        "cooperative": True,
     }  # fmt: skip
     return DeviceFacts(index=index, **(usual | changes))
 

@@ -230,7 +230,7 @@ assert not [name for name in sys.modules if name.partition(".")[0] in {refused}]
 
 
 def test_collecting_and_replaying_import_numpy_alone(tmp_path):
-    from xstage.hw_validate.cuda.trains import Phases, train
+    from xstage.hw_validate.trains import Phases, train
 
     from .emulated import BUILDS, needs_compiler
 

@@ -7,7 +7,7 @@ from xstage.hw_validate.cuda.container import Container, load, merged, save
 from xstage.hw_validate.cuda.parts import Extent
 from xstage.hw_validate.cuda.planning import plan, with_programs
 from xstage.hw_validate.cuda.run_programs import program_of
-from xstage.hw_validate.cuda.trains import Phases, train
+from xstage.hw_validate.trains import Phases, train
 from xstage.sim.errors import InputError
 
 from .modelled_devices import ModelledDevices, stage

@@ -12,10 +12,10 @@ from xstage.hw_validate.cuda.parts import Extent
 from xstage.hw_validate.cuda.planning import plan
 from xstage.hw_validate.cuda.replayed import Overheads, judged_programs, priced
 from xstage.hw_validate.cuda.schedules import attention_program, megamoe_program
-from xstage.hw_validate.cuda.trains import Phases, train
+from xstage.hw_validate.trains import Phases, train
 from xstage.sim.errors import InputError
 from xstage.sim.program import COMPUTE, SIGNAL, STORE
-from xstage.sim.program_view import op_repeats
+from xstage.sim.program_index import op_repeats
 
 from .emulated import BUILDS, needs_compiler
 from .emulated_devices import EmulatedDevices

@@ -165,6 +165,16 @@ def test_one_rank_is_attention_alone(name):
     assert other.outcome.arrived_ps == 0
 
 
+@pytest.mark.parametrize("name", ["hgx-h100", "hgx-b200", "hgx-h20"])
+@pytest.mark.parametrize("kv_heads", [64, 8])
+def test_many_short_sequences_take_no_less_than_hbm_needs_for_them(name: str, kv_heads: int) -> None:
+    machine, tokens, batch = load_machine(name), 128, 512
+    shape = Attention(tokens, 64, 128, ranks=1, batch=batch, kv_heads=kv_heads)
+    took = simulate(build(machine, shape, Policy("compute_only")), machine.fabric(1)).makespan_ps
+    moved = 2 * batch * tokens * 128 * (2 * 64 + 2 * kv_heads)
+    assert took >= moved * 1e9 / machine.compute.hbm_rate.value
+
+
 def test_the_terms_of_the_serial_policy_add_up():
     """Serial = attention + launch + permutation + bytes / bandwidth, each of which can be set."""
     shape = Attention(4096, 8, ranks=4)
@@ -369,5 +379,5 @@ def test_policies_that_mean_nothing_are_refused():
 @pytest.mark.parametrize("size", [{"tokens": 8 * 10**15}, {"batch": 10**15}, {"tokens": 8 * 10**30}])
 def test_more_tiles_than_can_be_written_down_are_refused_before_any_table_is_made(size):
     shape = Attention(**{"tokens": 8192, "heads": 8, "ranks": 8} | size)
-    with pytest.raises(InputError, match=r"tokens x heads x batch = .*: makes too many tasks"):
+    with pytest.raises(InputError, match=r"tokens x heads x batch = .*: makes too many ops"):
         build(H100, shape, Policy("piggyback"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from xstage.sim.machine import Machine
 from xstage.sim.placement import Placement, eplb
 from xstage.sim.pools import pools
 from xstage.sim.program import Program
-from xstage.sim.program_view import op_repeats
+from xstage.sim.program_index import op_repeats
 from xstage.sim.schedules.megamoe import (
     Alternating,
     ExpertWave,
@@ -372,3 +373,21 @@ def test_what_a_kernel_cannot_run_is_refused(name: str, policy: Policy, changes:
     shape = MegaMoe(tokens=64, **sizes)
     with pytest.raises(InputError, match=message):
         build(MACHINES[name], shape, policy, routed(shape))
+
+
+def test_a_kernel_is_chosen_for_the_experts_and_copies_that_it_is_launched_with() -> None:
+    """A few rows of each of many copies are another tile than many rows of a few experts."""
+    shape = MegaMoe(hidden=4096, intermediate=2048, experts=256, topk=6, tokens=520, ranks=8, numbers="w4a8")
+    rows = routing.zipf(8, 520, 6, 256, np.random.default_rng(0), max_over_mean=4)
+    machine = MACHINES[SM100]
+    plain = build(machine, shape, ExpertWave(), rows)
+    copied = build(machine, shape, ExpertWave(), rows, placement=eplb(rows.expert_rows, n_replicas=288, n_ranks=8))
+    launched = build(machine, replace(shape, experts=288), ExpertWave(), routed(replace(shape, experts=288)))
+    assert copied.meta["kernel"]["block_m"] == launched.meta["kernel"]["block_m"] != plain.meta["kernel"]["block_m"]
+
+
+@pytest.mark.parametrize("policy", [Unfused(), ExpertWave(), Alternating(), Interleaved()])
+def test_a_machine_with_fewer_sms_than_a_cluster_is_refused(policy: Policy) -> None:
+    shape = shape_for(SM100, 64)
+    with pytest.raises(InputError, match=r"compute.sms = 1: is less than a cluster .*2 or more"):
+        build(load_machine(SM100, {"compute.sms": 1}), shape, policy, routed(shape))

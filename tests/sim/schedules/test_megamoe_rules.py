@@ -7,21 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xstage.sim.errors import InputError
 from xstage.sim.schedules.megamoe_rules import (
-    Sm100Tile,
-    cluster_tasks_per_m_block,
     expected_rows_per_expert,
     experts_per_wave,
-    june_capacity,
-    june_ring_rows,
     lag_schedule,
-    most_experts_per_wave,
     most_live_m_blocks,
-    pull_chunk_bytes,
     sm90_lag_tile,
     sm90_runs_lag_order,
-    sm100_pipeline_stages,
     sm100_tile,
-    tiles_per_expert,
     warm_up_waves,
     worst_case_rows,
 )
@@ -54,14 +46,12 @@ PRO_WAVES = {
 
 
 def june_wave(shape, tokens):
-    """(BLOCK_M, m-blocks an expert, experts per wave) as a June call on buffers made for `tokens` chooses them."""
-    local, k, capacity = shape["experts"] // RANKS, shape["k"], june_capacity(tokens)
+    """(BLOCK_M, m-blocks an expert, experts per wave) as a June call chooses them."""
+    local, k = shape["experts"] // RANKS, shape["k"]
     rows = expected_rows_per_expert(tokens, RANKS, k, shape["experts"])
     block_m = sm100_tile("june", rows, local).block_m
-    ring = june_ring_rows(capacity=capacity, ranks=RANKS, local_experts=local, k=k)
-    most = most_experts_per_wave(ring, block_m, capacity=capacity, ranks=RANKS, local_experts=local, k=k)
     wave = experts_per_wave(
-        "june", block_m, tokens=tokens, k=k, local_experts=local, intermediate=shape["intermediate"], sms=SMS, most=most
+        "june", block_m, tokens=tokens, k=k, local_experts=local, intermediate=shape["intermediate"], sms=SMS
     )
     return block_m, max(1, math.ceil(rows / block_m)), wave
 
@@ -80,10 +70,6 @@ class TestWaves:
         arguments = {"tokens": 2048, "k": 6, "intermediate": 3072, "sms": SMS}
         assert experts_per_wave("pr316", 192, local_experts=48, **arguments) == 4
         assert experts_per_wave("pr316", 192, local_experts=45, **arguments) == 5
-
-    def test_a_wave_is_no_larger_than_the_ring_allows(self):
-        arguments = {"tokens": 64, "k": 6, "local_experts": 32, "intermediate": 2048, "sms": SMS}
-        assert experts_per_wave("june", 32, most=3, **arguments) == 3
 
     @given(
         tokens=st.integers(0, 40_000),
@@ -141,86 +127,16 @@ class TestTile:
     def test_pr304_is_always_192(self, rows):
         assert sm100_tile("pr304", rows, 32).block_m == 192
 
-    def test_only_june_doubles_block_k_for_its_smallest_tile(self):
-        assert sm100_tile("june", 1, 32).block_k == 256
-        assert sm100_tile("pr316", 1, 32).block_k == 128
-
-    def test_tiles_of_an_expert(self):
-        # 1536 rows in 8 blocks of 192: 32 L1 n-blocks and 32 L2 n-blocks of 128 columns each.
-        assert tiles_per_expert(1536, 192, 128, hidden=4096, intermediate=2048) == (256, 256)
-        assert tiles_per_expert(1024, 192, 128, hidden=7168, intermediate=3072) == (6 * 48, 6 * 56)
-        assert tiles_per_expert(0, 192, 128, hidden=4096, intermediate=2048) == (0, 0)
-        with pytest.raises(InputError, match="hidden = 100"):
-            tiles_per_expert(1, 192, 128, hidden=100, intermediate=2048)
-
-
-class TestSharedMemory:
-    def test_stages_of_the_largest_june_tile(self):
-        # Stage 96*128 + 128*128 + (256 + 128) * 4 + 16 = 30,224 B; fixed 1024 + 16,384 + 16,384 + 1024 + 192 + 4 B.
-        assert (232_448 - 35_012) // 30_224 == 6
-        assert sm100_pipeline_stages("june", sm100_tile("june", 1e3, 32), experts=256, hidden=4096) == 6
-
-    @pytest.mark.parametrize("release", ["pr304", "pr316", "june", "sept"])
-    @pytest.mark.parametrize("rows", [1, 12, 30, 60, 90, 200, 1536])
-    @pytest.mark.parametrize("shape", [FLASH, PRO])
-    def test_every_tile_has_room_for_a_pipeline(self, release, rows, shape):
-        tile = sm100_tile(release, rows, shape["experts"] // RANKS)
-        assert sm100_pipeline_stages(release, tile, experts=shape["experts"], hidden=shape["hidden"]) >= 4
-
-    def test_a_smaller_tile_leaves_more_stages(self):
-        small, large = Sm100Tile(64, 128, 16, 8), Sm100Tile(240, 128, 40, 8)
-        stages = [sm100_pipeline_stages("sept", tile, experts=256, hidden=4096) for tile in (small, large)]
-        assert stages[0] > stages[1]
-
-    @pytest.mark.parametrize(
-        ("release", "row", "chunk"),
-        [
-            ("june", 7168, 3584),
-            ("sept", 7168, 7168),
-            ("june", 4096, 4096),
-            ("pr316", 14336, 14336),
-            ("sept", 14336, 7168),
-        ],
-    )
-    def test_pull_chunks(self, release, row, chunk):
-        assert pull_chunk_bytes(release, row) == chunk
-
-    def test_a_row_that_cannot_be_halved_is_refused(self):
-        with pytest.raises(InputError, match="row_bytes = 5001"):
-            pull_chunk_bytes("june", 5001)
-
 
 class TestRing:
-    def test_a_ring_is_no_larger_than_the_worst_case(self):
+    def test_the_worst_case_is_every_row_with_padding_for_every_expert(self):
         # 8 ranks x 8448 tokens x 6 rows, and 383 rows of padding for each of 48 experts, in units of 384 rows.
         worst = -(-(8 * 8448 * 6 + 48 * 383) // 384) * 384
         assert worst_case_rows(48, 384, capacity=8448, ranks=8, k=6) == worst
-        assert june_ring_rows(capacity=8448, ranks=8, local_experts=48, k=6) == min(786_432, worst)
-
-    def test_a_long_prefill_ring_is_capped(self):
-        assert june_ring_rows(capacity=33_024, ranks=8, local_experts=48, k=6) == 786_432
-
-    def test_a_ring_holds_at_least_one_expert(self):
-        assert june_ring_rows(capacity=12_288, ranks=72, local_experts=6, k=6) == 72 * 12_288
-
-    def test_decode_rings_suit_72_ranks_of_4096_tokens(self):
-        assert june_ring_rows(capacity=4224, ranks=72, local_experts=6, k=6) == (
-            worst_case_rows(6, 384, capacity=4224, ranks=72, k=6)
-        )
 
     def test_one_expert_is_never_sent_a_token_twice(self):
         assert worst_case_rows(1, 192, capacity=384, ranks=8, k=6) == 384 * 8
         assert worst_case_rows(2, 192, capacity=384, ranks=8, k=6) == 2 * 384 * 8
-
-    def test_the_long_prefill_ring_holds_two_experts(self):
-        arguments = {"capacity": 33_024, "ranks": 8, "local_experts": 48, "k": 6}
-        assert most_experts_per_wave(786_432, 192, **arguments) == 2
-        with pytest.raises(InputError, match="ring_rows = 1000: is too small for one expert"):
-            most_experts_per_wave(1000, 192, **arguments)
-
-    @pytest.mark.parametrize(("tokens", "capacity"), [(0, 384), (1, 384), (384, 384), (4096, 4224), (8192, 8448)])
-    def test_capacity_is_a_multiple_of_every_tile(self, tokens, capacity):
-        assert june_capacity(tokens) == capacity
 
 
 class TestInterleaved:
@@ -229,8 +145,7 @@ class TestInterleaved:
         local = shape["experts"] // RANKS
         rows = expected_rows_per_expert(8192, RANKS, shape["k"], shape["experts"])
         m_blocks = local * math.ceil(rows / sm100_tile("sept", rows, local).block_m)
-        n1, n2 = cluster_tasks_per_m_block(shape["hidden"], shape["intermediate"])
-        assert (n1, n2) == tasks
+        n1, n2 = tasks  # 2I / 256 and H / 256: a task is the two n-blocks of a cluster
         assert math.ceil(m_blocks * n1 / CLUSTERS) == waves
         assert warm_up_waves(m_blocks, CLUSTERS, n1, n2) == 2
 
@@ -319,11 +234,8 @@ class TestRefusals:
             lambda: sm100_tile("july", 1, 32),
             lambda: sm100_tile("june", -1, 32),
             lambda: sm100_tile("june", math.nan, 32),
-            lambda: june_capacity(-1),
             lambda: warm_up_waves(1, 0, 16, 16),
-            lambda: cluster_tasks_per_m_block(4096, 100),
             lambda: lag_schedule(capacity=0, k=6, local_experts=32),
-            lambda: pull_chunk_bytes("june", 0),
         ],
     )
     def test_numbers_that_make_no_kernel(self, call):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from xstage.sim.errors import InputError
 from xstage.sim.schedules.megamoe_rules import experts_per_wave
 from xstage.sim.schedules.megamoe_rules_sm90 import (
+    SplitSchedule,
     combines_early,
     fits_ring,
     lag_stages,
@@ -31,9 +30,8 @@ def wave(shape: dict[str, int], tokens: int, sms: int = H200) -> int:
     return sm90_experts_per_wave(tokens=tokens, **sizes, sms=sms, block_n=256)
 
 
-def split(shape: dict[str, int], tokens: int, sms: int = H200) -> tuple[int, int, bool, bool]:
-    made = split_schedule(tokens=tokens, **shape, sms=sms, block_n=256)
-    return made.l1_experts_per_wave, made.l2_experts_per_wave, made.l1_n_major, made.l2_n_major
+def split(shape: dict[str, int], tokens: int, sms: int = H200) -> SplitSchedule:
+    return split_schedule(tokens=tokens, **shape, sms=sms)
 
 
 class TestWave:
@@ -68,27 +66,27 @@ class TestWave:
 
 class TestSplit:
     @pytest.mark.parametrize(
-        ("shape", "tokens", "waves", "n_major"),
+        ("shape", "tokens", "n_major"),
         [
-            (FLASH, 64, (32, 32), (False, False)),  # load 12: the default
-            (FLASH, 65, (4, 4), (False, True)),
-            (FLASH, 170, (4, 4), (False, True)),  # load 31.9
-            (FLASH, 512, (32, 32), (False, False)),  # load 96
-            (FLASH, 1024, (32, 32), (False, True)),  # load 192
-            (FLASH, 2048, (32, 32), (False, False)),  # load 384
-            (FLASH, 8192, (32, 32), (False, True)),  # load 1536
-            (PRO, 64, (48, 48), (False, False)),  # load 8
-            (PRO, 128, (16, 16), (False, True)),
-            (PRO, 256, (8, 48), (False, True)),  # load 32
-            (PRO, 512, (16, 16), (True, True)),  # load 64
-            (PRO, 1536, (16, 16), (True, True)),  # load 192
-            (PRO, 8192, (16, 16), (False, True)),
+            (FLASH, 64, (False, False)),  # load 12
+            (FLASH, 65, (False, True)),
+            (FLASH, 170, (False, True)),  # load 31.9
+            (FLASH, 512, (False, False)),  # load 96
+            (FLASH, 1024, (False, True)),  # load 192
+            (FLASH, 2048, (False, False)),  # load 384
+            (FLASH, 8192, (False, True)),  # load 1536
+            (PRO, 64, (False, False)),  # load 8
+            (PRO, 128, (False, True)),
+            (PRO, 256, (False, True)),  # load 32
+            (PRO, 512, (True, True)),  # load 64
+            (PRO, 1536, (True, True)),  # load 192
+            (PRO, 8192, (False, True)),
+            (FLASH | {"hidden": 2048}, 1024, (False, False)),  # a generic shape
         ],
     )
-    def test_table_of_h200(
-        self, shape: dict[str, int], tokens: int, waves: tuple[int, int], n_major: tuple[bool, bool]
-    ) -> None:
-        assert split(shape, tokens) == (*waves, *n_major)
+    def test_table_of_h200(self, shape: dict[str, int], tokens: int, n_major: tuple[bool, bool]) -> None:
+        made = split(shape, tokens)
+        assert (made.l1_n_major, made.l2_n_major) == n_major
 
     @pytest.mark.parametrize(
         ("shape", "tokens", "sms", "l1_block_n"),
@@ -103,41 +101,19 @@ class TestSplit:
         ],
     )
     def test_wide_l1_tiles(self, shape: dict[str, int], tokens: int, sms: int, l1_block_n: int) -> None:
-        assert split_schedule(tokens=tokens, **shape, sms=sms, block_n=256).l1_block_n == l1_block_n
+        assert split(shape, tokens, sms).l1_block_n == l1_block_n
 
     @pytest.mark.parametrize(
-        ("shape", "tokens", "wave", "l2_n_major"),
+        ("shape", "tokens", "l2_n_major"),
         [
-            (FLASH, 64, 16, False),  # load 12
-            (FLASH, 128, 32, False),  # load 24: the default
-            (FLASH, 512, 8, False),  # load 96
-            (FLASH, 1024, 16, False),  # load 192
-            (FLASH, 1366, 16, True),  # load 256.1
-            (FLASH, 4096, 32, True),
-            (PRO, 128, 48, False),  # load 16: the default
-            (PRO, 256, 16, False),
-            (PRO, 8192, 48, False),
+            (FLASH, 1024, False),  # load 192
+            (FLASH, 1366, True),  # load 256.1
+            (FLASH, 4096, True),
+            (PRO, 8192, False),
         ],
     )
-    def test_table_of_h20(self, shape: dict[str, int], tokens: int, wave: int, l2_n_major: bool) -> None:
-        assert split(shape, tokens, H20) == (wave, wave, False, l2_n_major)
-
-    def test_a_wave_is_rounded_up_to_a_divisor(self) -> None:
-        assert split(FLASH | {"local_experts": 36}, 150)[0] == 4  # load 25, W = 4
-        assert split(FLASH | {"local_experts": 35}, 150)[0] == 5
-        assert split(FLASH | {"local_experts": 36}, 8192)[0] == 36  # W = 32
-
-    @given(
-        shape=st.sampled_from([FLASH, PRO, FLASH | {"hidden": 2048}]),
-        local=st.integers(1, 64),
-        tokens=st.integers(0, 40_000),
-        sms=st.sampled_from([H20, H200]),
-    )
-    def test_every_wave_divides_the_local_experts(
-        self, shape: dict[str, int], local: int, tokens: int, sms: int
-    ) -> None:
-        l1, l2, *_ = split(shape | {"local_experts": local}, tokens, sms)
-        assert local % l1 == local % l2 == 0
+    def test_table_of_h20(self, shape: dict[str, int], tokens: int, l2_n_major: bool) -> None:
+        assert split(shape, tokens, H20) == SplitSchedule(False, l2_n_major)
 
     @pytest.mark.parametrize(
         ("hidden", "intermediate", "family"),

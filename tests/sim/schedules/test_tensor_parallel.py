@@ -369,5 +369,11 @@ def test_an_odd_number_of_everything_still_adds_up():
 
 @pytest.mark.parametrize("rows", [8 * 10**14, 8 * 10**30])
 def test_more_tiles_than_can_be_written_down_are_refused_before_any_table_is_made(rows):
-    with pytest.raises(InputError, match=r"m x n = .* x 8192': makes too many tasks"):
+    with pytest.raises(InputError, match=r"m x n = .* x 8192': makes too many ops"):
         build(H100, TensorParallel("gemm_rs", rows, 8192, 1024, 8), Policy("fused"))
+
+
+def test_more_pieces_than_can_be_written_down_are_refused_before_any_table_is_made():
+    shape = TensorParallel("gemm_rs", 8192, 8192, 1024, 8)
+    with pytest.raises(InputError, match=r"pieces = 1000000: makes too many ops"):
+        build(H100, shape, Policy("reshaped", pieces=10**6))
