@@ -8,11 +8,13 @@
 
 A part that is a mapping replaces single numbers of the base, value and source together. Overrides (of a scenario, of
 `--set`, of a Python call) do the same by dotted path, and may be bare values: these are marked as assumed.
+
+No rate is computed from the clock of a machine, so that a changed clock with the rates of the base is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path as FilePath
 from typing import Any
@@ -23,6 +25,8 @@ from . import catalogue
 from .document import Document, literal, read, split_path
 
 File = FilePath | Traversable
+
+RATES_BY_CLOCK = ("bf16_tflops", "fp8_tflops", "fp4_tflops")
 
 
 def load_machine(
@@ -43,8 +47,10 @@ def machine_from(
     """As `load_machine`, for changes that know their place, and a name that stands at `place` in the file `beside`."""
     document = _document(catalogue.find(name, "machine", place, beside), ())
     if changes:
-        for path, change in changes.items():
-            document = _layered(document, _change(path, change), beside, ())
+        layers = [_change(path, change) for path, change in changes.items()]
+        _check_clock(document, layers)
+        for layer in layers:
+            document = _layered(document, layer, beside, ())
         said = ", ".join(f"{path} = {_shown(change.data)}" for path, change in changes.items())
         document = document.put(("name",), literal(f"{document.data['name']} with {said}", Place()))
     return Machine.parse(document.data, document.place)
@@ -61,6 +67,7 @@ def _document(file: File, above: tuple[str, ...]) -> Document:
     if "base" not in document.data:
         return _layered(Document({}), document, file, above)
     base = _other(document.data["base"], "base", document.place(("base",)), file, above)
+    _check_clock(base, [document])
     return _layered(base.without("name").without("description"), document.without("base"), file, above)
 
 
@@ -94,6 +101,23 @@ def _layered(base: Document, top: Document, beside: File | None, above: tuple[st
         else:
             result = result.put((key,), top.part(key))
     return result
+
+
+def _check_clock(base: Document, layers: Iterable[Document]) -> None:
+    """Raises `InputError` for layers that change the clock and leave the rates of `base` as they are."""
+    known = base.data.get("compute")
+    if not isinstance(known, dict) or "clock_mhz" not in known:
+        return
+    changed: dict[str, Document] = {}
+    for layer in layers:
+        if isinstance(compute := layer.data.get("compute"), dict):
+            changed |= {name: layer.part("compute").part(name) for name in compute}
+    rates, clock = [name for name in RATES_BY_CLOCK if name in known], changed.get("clock_mhz")
+    if rates and clock is not None and clock.data is not None and not changed.keys() & set(rates):
+        path, reason = ("compute", "clock_mhz"), "changes nothing alone, as no rate is computed from it"
+        allowed = f"with {' and '.join(rates)}, in proportion to {_shown(known['clock_mhz'])} MHz"
+        value = clock.data.get("value") if isinstance(clock.data, dict) else clock.data
+        raise clock.place(()).error(reason, path, value, allowed)
 
 
 def _change(path: str, change: Document) -> Document:

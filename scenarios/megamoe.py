@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ..sim.checked import Checked
+from ..sim.errors import InputError
 from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, Fraction, Positive, Text, Time
+from .megamoe_placement import Contiguous, Eplb, Placement, check_placement, placed
 from .megamoe_policies import choices
 from .models import model as known_model
 from .workload import PolicyChoice, Workload, choice_by, needs_model_or_sizes
@@ -27,7 +29,6 @@ from .workload import PolicyChoice, Workload, choice_by, needs_model_or_sizes
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..sim.placement import Placement as Placed
     from ..sim.program import Program
     from ..sim.routing import Routing as Routed
     from ..sim.schedules.megamoe import MegaMoe
@@ -41,6 +42,8 @@ COMPUTE_NUMBERS = (
     "epilogue_floor", "pull_row", "grid_sync", "count_rows", "combine_floor",
 )  # fmt: skip
 """What every call needs of a machine beside its kernels and their Tensor Core rate."""
+MOST_SCORES = 2**31
+"""More take minutes to draw."""
 
 
 # Policies; a key that is left out is chosen as the public kernel does -------------------------------------------------
@@ -164,24 +167,6 @@ class Recorded(Checked):
 Routing = Annotated[Balanced | Zipf | HotExpert | Histogram | Recorded, Field(discriminator="kind"), choice_by("kind")]
 
 
-class Contiguous(Checked):
-    """Expert e on rank e // (experts / ranks)."""
-
-    kind: Literal["contiguous"]
-
-
-class Eplb(Checked):
-    """Balanced by load with `redundant` extra copies, after github.com/deepseek-ai/EPLB."""
-
-    kind: Literal["eplb"]
-    redundant: CountOrZero = 0
-    groups: Count = 1
-    nodes: Count = 1
-
-
-Placement = Annotated[Contiguous | Eplb, Field(discriminator="kind"), choice_by("kind")]
-
-
 class MegaMoeWorkload(Workload):
     """One MegaMoE call of `gpus` ranks with `tokens` tokens each.
 
@@ -251,14 +236,18 @@ class MegaMoeWorkload(Workload):
 
         from ..sim.schedules import megamoe
 
-        shape = self.shape()
+        shape, policy = self.shape(), plain_policy(self.policy)
+        # Routing takes long where it is large, so what it needs is asked before.
+        check_placement(self.placement, shape.experts, shape.ranks)
+        megamoe.check_size(machine, shape, policy, self.ranks, self.release)
+        self._check_scores(shape)
         rows = self._routed(shape, np.random.default_rng(seed))
         return megamoe.build(
             machine,
             shape,
-            plain_policy(self.policy),
+            policy,
             rows,
-            self._placed(rows),
+            placed(self.placement, rows),
             ranks=self.ranks,
             release=self.release,
             starts_ps=self.starts,
@@ -281,6 +270,17 @@ class MegaMoeWorkload(Workload):
     def without_late_ranks(self) -> Self | None:
         return self._with(starts=[]) if any(self.starts) else None
 
+    def _check_scores(self, shape: MegaMoe) -> None:
+        """A made-up router scores every expert for every token."""
+        scores = shape.tokens * shape.ranks * shape.experts
+        if scores > MOST_SCORES and self.routing.kind != "recorded":
+            raise InputError(
+                "makes too many scores to draw",
+                field="tokens x gpus x experts",
+                value=f"{shape.tokens} x {shape.ranks} x {shape.experts}",
+                allowed=f"{MOST_SCORES:,} scores, not {scores:,}",
+            )
+
     def _routed(self, shape: MegaMoe, rng: np.random.Generator) -> Routed:
         from ..sim import routing as make
         from ..sim.routing_file import recorded
@@ -298,16 +298,3 @@ class MegaMoeWorkload(Workload):
             case _:
                 rows = make.balanced(*sizes, shape.experts, rng)
         return rows.masked(ask.masked, rng) if ask.masked else rows
-
-    def _placed(self, rows: Routed) -> Placed:
-        from ..sim.placement import contiguous, eplb
-
-        if isinstance(self.placement, Contiguous):
-            return contiguous(rows.n_experts, rows.n_ranks)
-        return eplb(
-            rows.expert_rows,
-            n_replicas=rows.n_experts + self.placement.redundant,
-            n_ranks=rows.n_ranks,
-            n_groups=self.placement.groups,
-            n_nodes=self.placement.nodes,
-        )

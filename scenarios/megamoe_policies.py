@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .workload import PolicyChoice, Setting
@@ -25,8 +26,9 @@ def choices(machine: Machine, shape: MegaMoe, release: Release, redundant: int) 
     from ..sim.schedules.megamoe.kernel import choose
     from ..sim.schedules.megamoe.order import TASKS_HELD
 
+    shape = replace(shape, experts=shape.experts + redundant)
     kernel = choose(machine, shape, Interleaved(), release)
-    local = max(1, (shape.experts + redundant) // shape.ranks)
+    local = max(1, shape.experts // shape.ranks)
     rows = shape.tokens * shape.topk
     blocks = max(local, -(-rows // kernel.block_m))  # at least one of each expert
     units = max(1, -(-blocks // 8), local)

@@ -22,8 +22,6 @@ KEYS = {
     "l2_main_loop_ps": "l2_main_loop",
     "reserved_sms": "sms",
     "fraction": "masked",
-    "n_groups": "groups",
-    "n_nodes": "nodes",
 }
 """What the model calls by another name than the scenario does; a key of the workload with the model's name goes first."""
 LINK = ("disturb", "degraded_link", "between")

@@ -8,6 +8,7 @@
       workload.burst: [32 KiB, 64 KiB]      # a name that is a path needs no `path`
     zip: [[drain_rate, capacity]]           # from here on optional. These axes move together; others are crossed
     overrides: {trace: "off"}               # the same for every point
+    metric: stall_total_us                  # the column that is drawn unless another is asked for; else makespan_us
     include: [{capacity: '<= 4 MiB'}, {workload.burst: 64 KiB}]     # points that match any of these
     exclude: [{drain_rate: ['>= 1 TB/s', 400 GB/s], capacity: 8 MiB}]     # but none of these
 
@@ -71,6 +72,7 @@ class Study(Checked):
     scenario: Text | dict[str, Any]
     overrides: dict[Text, Any] = Field(default_factory=dict)
     axes: Annotated[dict[Text, Axis], Field(min_length=1)]
+    metric: Text = "makespan_us"
     zip: list[Annotated[list[Text], Field(min_length=2)]] = Field(default_factory=list)
     include: list[Match] = Field(default_factory=list)
     exclude: list[Match] = Field(default_factory=list)

@@ -2,15 +2,14 @@
 
     study (scenarios/study.py) -> tasks -> pool or cluster -> records -> journal -> points.parquet
 
-run          the whole way, and what `xs.sweep` gives back
-task         what a worker is sent, what it computes, and what it sends back
-digest       what makes two points the same: their scenario and the model's sources
-journal      every record, durable; the truth that a sweep resumes from
-table        the journal's records as a flat table
-pool         worker processes (worker is their side)
-cluster      a Dask cluster that exists already
-batch        how many tasks are sent at a time
-compilation  the compiled engine, compiled once before workers start
-estimate     what a sweep will take
-view         a picture of a sweep, and axes that made no difference
+run       the whole way, and what `xs.sweep` gives back
+task      what a worker is sent, what it computes, and what it sends back
+digest    what makes two points the same: their scenario and the model's sources
+journal   every record, durable; the truth that a sweep resumes from
+table     the journal's records as a flat table
+pool      worker processes (worker is their side)
+cluster   a Dask cluster that exists already
+batch     how many tasks are sent at a time
+estimate  what a sweep will take
+view      a picture of a sweep, and axes that made no difference
 """

@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from ..scenarios.study import LoadedStudy, load_study
+from ..sim.compilation import compile_engine
 from ..sim.errors import InputError
 from ..sim.units import format_size
-from .compilation import compile_engine
 from .journal import FILE, Journal
 from .pool import ProcessPool
 from .run import prepare, processors, uses_compiled

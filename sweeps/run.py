@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..scenarios.study import LoadedStudy, Point, load_study
+from ..sim.compilation import compile_engine
 from ..sim.errors import InputError, LimitError
 from ..sim.units import format_size, parse_size
 from .batch import Workers
 from .cluster import Cluster
-from .compilation import compile_engine
 from .digest import model_digest, point_key, text_key
 from .journal import Journal
 from .pool import ProcessPool
@@ -66,8 +66,9 @@ class Sweep:
 
         return pd.read_parquet(self.file)
 
-    def plot(self, metric: str = "makespan_us", at: Mapping[str, Any] | None = None) -> Figure:
-        """One column over the axes that have more than one value: a line over one, a heat map over two, panels over three.
+    def plot(self, metric: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:
+        """A column (default: the study's `metric`) over the axes that have more than one value: a line over one, a heat map
+        over two, panels over three.
 
         `at` fixes others, by column: {"workload.mode": "isolated"}. Raises `InputError`.
         """
@@ -75,7 +76,7 @@ class Sweep:
 
         return plotted(self.study, self.frame(), metric, at or {})
 
-    def save(self, file: str | Path, metric: str = "makespan_us", at: Mapping[str, Any] | None = None) -> list[Path]:
+    def save(self, file: str | Path, metric: str | None = None, at: Mapping[str, Any] | None = None) -> list[Path]:
         """Write the picture of `plot`, and the table as CSV beside it. Raises `InputError` for an unknown suffix."""
         from ..plots.save import save
 
@@ -87,6 +88,12 @@ class Sweep:
         from .view import idle_axes
 
         return idle_axes(self.study, self.frame())
+
+    def cautions(self) -> list[str]:
+        """What points hang on without being asked, each sentence once, with the number of points."""
+        from .view import cautions
+
+        return cautions(self.frame())
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage sweep --json`, without the fields that all answers share."""

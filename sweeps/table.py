@@ -42,7 +42,10 @@ def write_table(study: LoadedStudy, keys: list[str], journal: Journal, folder: P
     axes = [axis.column for axis in study.axes]
     names = _in_order(rows, ["point", *axes])
     columns = {name: _column([row[part].get(name) for row in rows], part) for name, part in names.items()}
-    about = {"question": study.study.question, "study": study.study.name, "axes": axes, "model_digest": model_digest()}
+    about = {
+        "question": study.study.question, "study": study.study.name, "axes": axes, "metric": study.study.metric,
+        "model_digest": model_digest(),
+    }  # fmt: skip
     table = pa.table(columns).replace_schema_metadata({"xstage": json.dumps(about)})
     with write_whole(folder / FILE) as temporary:
         parquet.write_table(table, temporary, compression="zstd")

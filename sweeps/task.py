@@ -18,6 +18,9 @@ from .digest import model_digest
 OUTSIDE_CAUSES = ("Timeout", "WorkerDied", "MemoryError")
 """Errors that say something about this computer rather than about the point: a later sweep tries these points again."""
 
+CAUTIONS = "cautions"
+"""The column of what a point hangs on without being asked; it is there if any point has one."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -50,6 +53,7 @@ def compute(task: Task) -> Record:
     metrics, kind, message = None, None, None
     timing: dict[str, float] = {}
     try:
+        from ..scenarios.cautions import cautions
         from ..sim.execute import simulate
         from ..sim.metrics import summarise
         from .loads import gpu_loads
@@ -60,6 +64,8 @@ def compute(task: Task) -> Record:
         trace = simulate(program, fabric, engine=resolved.scenario.engine, trace=resolved.scenario.trace)
         timing = {"build_s": built - started, "simulate_s": time.perf_counter() - built}
         metrics = flat(summarise(trace) | {"loads": gpu_loads(trace)})
+        if said := cautions(resolved, program):
+            metrics[CAUTIONS] = "; ".join(said)
     except XstageError as error:
         kind, message = type(error).__name__, str(error)
     except Exception as error:  # one point's trouble, whatever it is, must not end the others
@@ -78,19 +84,6 @@ def identity() -> tuple[str, str]:
     from importlib.metadata import version
 
     return version("xstage"), model_digest()
-
-
-def warm_up() -> None:
-    """Load the compiled engine, or compile it if that was never done here: a run without an event would do neither."""
-    from ..sim.execute import simulate
-    from ..sim.program import COMPUTE
-    from ..sim.program_builder import ProgramBuilder, Seat
-    from ..sim.topology import StageParameters, switch
-
-    builder = ProgramBuilder(n_gpus=1)
-    task = builder.tasks(first_run=builder.op_list([{"kind": COMPUTE, "duration_ps": 1}]), n_runs=1)
-    builder.groups(gpu=0, plan=builder.plan(repeat=[builder.queue([task])]), seats=[Seat("any")])
-    simulate(builder.build(), switch(1, 1_000_000, StageParameters(1024, 1024, 1024)))
 
 
 def peak_bytes() -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..scenarios.study import LoadedStudy
 from ..sim.checked import closest
 from ..sim.errors import InputError
+from .task import CAUTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,14 +18,15 @@ NOT_MEANT_TO_MATTER = ("engine", "trace", "name", "question", "seed")
 """Paths of axes that say how a point is run rather than what it is."""
 
 
-def plotted(study: LoadedStudy, frame: pd.DataFrame, metric: str, at: Mapping[str, Any]) -> Figure:
-    """The `metric` over all axes with more than one value, where the columns `at` have the values given.
+def plotted(study: LoadedStudy, frame: pd.DataFrame, metric: str | None, at: Mapping[str, Any]) -> Figure:
+    """The `metric` (default: the study's) over all axes with more than one value, where columns have the values in `at`.
 
-    Axes that move together are drawn as the first of them. Raises `InputError` for a column that there is not, a value
+    Axes that move together are one, named by all of them. Raises `InputError` for a column that there is not, a value
     that no point has, and for more axes than a picture can show.
     """
     from ..plots.study_figures import study_figure
 
+    metric = metric or study.study.metric
     known = [str(name) for name in frame if frame[name].dtype.kind in "iuf" and name not in ("point",)]
     if metric not in known:
         raise InputError(
@@ -38,9 +40,9 @@ def plotted(study: LoadedStudy, frame: pd.DataFrame, metric: str, at: Mapping[st
         frame = frame[frame[name] == value]
         if frame.empty:
             raise InputError("is the value of no point", field=f"at {name}", value=value, allowed=values)
-    leading = [group[0] for group in column_groups(study)]
-    varying = [name for name in leading if frame[name].nunique() > 1] or leading[:1]
-    return study_figure(frame[[*varying, metric]], varying, metric, study.study.question)
+    groups = column_groups(study)
+    varying = {name: rest for name, *rest in groups if frame[name].nunique() > 1} or {groups[0][0]: groups[0][1:]}
+    return study_figure(frame, list(varying), metric, study.study.question, varying)
 
 
 def column_groups(study: LoadedStudy) -> list[list[str]]:
@@ -54,7 +56,9 @@ def idle_axes(study: LoadedStudy, frame: pd.DataFrame) -> list[str]:
 
     axes = [axis.column for axis in study.axes]
     results = [
-        name for name in map(str, frame) if name not in ("point", "error", "error_type", *axes) and not _is_time(name)
+        name
+        for name in map(str, frame)
+        if name not in ("point", "error", "error_type", CAUTIONS, *axes) and not _is_time(name)
     ]
     done = frame[frame["error"].isna()]
     if done.empty:
@@ -68,6 +72,14 @@ def idle_axes(study: LoadedStudy, frame: pd.DataFrame) -> list[str]:
             continue
         found.append(f"{' and '.join(group)} changed nothing at any point: {_reason(len(group))}")
     return found
+
+
+def cautions(frame: pd.DataFrame) -> list[str]:
+    """Each caution of the points once, with how many of them it is about."""
+    if CAUTIONS not in frame:
+        return []
+    counted = frame[CAUTIONS].dropna().value_counts(sort=False)
+    return [f"{sentence} ({count} of {len(frame)} points)" for sentence, count in counted.items()]
 
 
 def _is_idle(done: pd.DataFrame, result: Any, others: Sequence[str]) -> bool:

@@ -16,7 +16,8 @@ import sys
 from importlib import import_module
 from multiprocessing.connection import Connection
 
-from .task import compute, identity, warm_up
+from ..sim.compilation import warm_up
+from .task import compute, identity
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .hw_validate.validate import calibrate, validate
     from .layer_times import Layer, layer
     from .machine_fit import MachineFit, fit_machine
+    from .needed import Needs, needs
     from .paper_calls import paper_speedups
     from .paper_l2_tiles import paper_tiles
     from .paper_leads import paper_lead
@@ -61,6 +62,7 @@ _HOMES = {
     "hw_validate.validate": ("calibrate", "validate"),
     "layer_times": ("Layer", "layer"),
     "machine_fit": ("MachineFit", "fit_machine"),
+    "needed": ("Needs", "needs"),
     "paper_calls": ("paper_speedups",),
     "paper_l2_tiles": ("paper_tiles",),
     "paper_leads": ("paper_lead",),
@@ -95,6 +97,7 @@ __all__ = [
     "LimitError",
     "Machine",
     "MachineFit",
+    "Needs",
     "Program",
     "ProgramBuilder",
     "ProgramError",
@@ -123,6 +126,7 @@ __all__ = [
     "layer",
     "load_machine",
     "load_scenario",
+    "needs",
     "paper_lead",
     "paper_speedups",
     "paper_tiles",

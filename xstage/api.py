@@ -61,7 +61,8 @@ def run(
         "build_s": built - started,
         "simulate_s": simulated - built,
     }
-    return Run(resolved, chosen, metrics, timing, program, fabric, outcome)
+    given = (scenario, overrides) if overrides and not isinstance(scenario, Resolved) else None
+    return Run(resolved, chosen, metrics, timing, program, fabric, outcome, given)
 
 
 def catalogue() -> pd.DataFrame:

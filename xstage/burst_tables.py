@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 KIB, MIB = 2**10, 2**20
 MACHINE, PRODUCERS = "hgx-b200", 148
+SETTING = f"{PRODUCERS} SMs of {MACHINE} store bursts to one peer GPU"
+"""Said above the figures of these tables."""
 
 SIZES_KIB = (4, 8, 12, 16, 20, 24, 28, 32, 34, 36, 40, 44, 48, 52, 56, 60, 64)
 TRAIN_SIZES_KIB = (32, 48)

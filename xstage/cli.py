@@ -36,7 +36,7 @@ from .output import (
     warn,
     with_common_fields,
 )
-from .sweeps.compilation import announce_compilation
+from .sim.compilation import announce_compilation
 
 # The class of all errors in a command line; where it can be imported from depends on the version of typer.
 CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -149,12 +149,12 @@ def run(
 ) -> None:
     """Simulate a scenario and print where the time goes."""
     from .api import run as simulate
-    from .cautions import cautions
     from .clock import clock
     from .commands_trace import write
     from .no_effect import without_effect
     from .plots.traces.write import check_file
     from .run_estimate import Built, cost_parts, estimate_parts, estimate_run, peak_memory
+    from .scenarios.cautions import cautions
     from .scenarios.loader import load, parse_overrides
 
     started = time.perf_counter()
@@ -168,7 +168,8 @@ def run(
     with progress(f"Building {resolved.scenario.name}"):
         built = Built.of(resolved)
     if estimate:
-        found = estimate_run(built, engine, level)
+        with progress(f"Watching the first seconds of {resolved.scenario.name}"):
+            found = estimate_run(built, engine, level)
         if as_json:
             said = {"scenario": resolved.scenario.name, "estimate": found.as_dict()}
             print_json(with_common_fields(said, {"wall_s": time.perf_counter() - started}, resolved.scenario.seed))
@@ -366,10 +367,12 @@ register_validate(app)
 
 
 def _plot_topology(name: str, file: Path, as_json: bool) -> None:
+    from .plots.figure_file import check_figure
     from .topology_facts import shown_topology
     from .topology_view import topology
 
     started = time.perf_counter()
+    check_figure(file, "--plot")
     found = topology(name)
     written = [str(path) for path in found.save(file)]
     if as_json:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 
 PATIENCE_S = 2.0
 BETWEEN_LINES_S = 10.0
@@ -24,6 +25,30 @@ def clock(doing: str) -> Iterator[Callable[[float], None]]:
             yield lambda share: bar.update(task, completed=share)
     else:
         yield _lines(doing, time.monotonic)
+
+
+@contextmanager
+def elapsed(doing: str) -> Iterator[Callable[[], None]]:
+    """Tells a log, now and then, how long something takes already that cannot say how far it is.
+
+    That ends with the block, or when the function that it gives is called. What takes less than two seconds says nothing.
+    """
+    over = Event()
+    teller = Thread(target=_tell_elapsed, args=(doing, over.wait), daemon=True)
+    teller.start()
+    try:
+        yield over.set
+    finally:
+        over.set()
+        teller.join()
+
+
+def _tell_elapsed(doing: str, is_over_in: Callable[[float], bool]) -> None:
+    told, pause = 0.0, PATIENCE_S
+    while not is_over_in(pause):
+        told += pause
+        print(f"{doing}: {told:.0f} s", file=sys.stderr, flush=True)
+        pause = BETWEEN_LINES_S
 
 
 def _lines(doing: str, now: Callable[[], float]) -> Callable[[float], None]:

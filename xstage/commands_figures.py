@@ -10,7 +10,7 @@ import typer
 
 from .counted_progress import counted_progress
 from .output import print_json, show, with_common_fields
-from .sweeps.compilation import announce_compilation
+from .sim.compilation import announce_compilation
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

@@ -10,7 +10,8 @@ import typer
 
 from .counted_progress import counted_progress
 from .output import print_json, show, with_common_fields
-from .sweeps.compilation import announce_compilation
+from .plots.figure_file import check_figure
+from .sim.compilation import announce_compilation
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +58,8 @@ def layer(
         else:
             show(*models_parts())
         return
+    if plot is not None:
+        check_figure(plot, "--plot")
     changes = machine_overrides(parse_overrides(overrides or []))
     names = None if policies is None else [name.strip() for name in policies.split(",") if name.strip()]
     announce_compilation()

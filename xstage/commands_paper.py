@@ -12,7 +12,7 @@ import typer
 
 from .counted_progress import counted_progress
 from .output import print_json, show, with_common_fields
-from .sweeps.compilation import announce_compilation
+from .sim.compilation import announce_compilation
 
 paper_app = typer.Typer(invoke_without_command=True)
 

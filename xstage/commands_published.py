@@ -50,7 +50,7 @@ def published(
 ) -> None:
     """Predict published measurements and say how well, by family, machine and number of tokens."""
     from .report_page import report_answer
-    from .sweeps.compilation import compile_engine
+    from .sim.compilation import compile_engine
 
     _check(fit, output, report, {"--data": data, "--gpu": gpu, "--variant": variant, "--report": report})
     compile_engine()

@@ -1,4 +1,4 @@
-"""The commands that look at a schedule: `xstage compare`, `xstage explain` and `xstage tune`."""
+"""The commands that look at a schedule: `xstage compare`, `xstage explain`, `xstage needs` and `xstage tune`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from .counted_progress import counted_progress
 from .output import print_json, show, with_common_fields
-from .sweeps.compilation import announce_compilation
+from .sim.compilation import announce_compilation
 
 if TYPE_CHECKING:
     from .scenarios.loader import Resolved
@@ -30,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (compare, explain, tune):
+    for command in (compare, explain, needs, tune):
         app.command()(command)
 
 
@@ -55,7 +55,7 @@ def explain(
         typer.Option(
             metavar="A,B,...",
             help="Limits to remove, in this order, of degraded_link, slow_gpu, late_ranks, capacity or Q, drain_rate or R, "
-            "latency, l2_cache, hbm, imbalance, sending; all of them if left out.",
+            "latency, l2_cache, hbm, l2_feed, imbalance, sending; all of them if left out.",
         ),
     ] = None,
     overrides: Overrides = None,
@@ -69,6 +69,17 @@ def explain(
     with counted_progress(f"Explaining {resolved.scenario.name}") as progress:
         done = explained(resolved, policy, order=_names(order, "--order"), progress=progress)
     _print(done, explanation_parts, started, resolved, as_json)
+
+
+def needs(scenario: Scenario, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Find how much drain rate and how much room in the stage would be enough, all else being as it is."""
+    from .needed import needs as needed
+    from .needed import needs_parts
+
+    started, resolved = time.perf_counter(), _loaded(scenario, overrides)
+    with counted_progress(f"Searching what {resolved.scenario.name} needs") as progress:
+        done = needed(resolved, progress=progress)
+    _print(done, needs_parts, started, resolved, as_json)
 
 
 def tune(

@@ -10,12 +10,12 @@ import typer
 
 from .counted_progress import counted_progress
 from .output import print_json, show, table, warn, with_common_fields
+from .plots.figure_file import check_figure
 
 if TYPE_CHECKING:
     from .sweeps.run import Sweep
 
 ERRORS_SHOWN = 5
-FORMATS = (".png", ".svg", ".pdf")
 
 
 def register(app: typer.Typer) -> None:
@@ -55,8 +55,9 @@ def sweep(
         typer.Option(metavar="FILE", help="Draw it, too: .png, .svg or .pdf, with the table as .csv beside."),
     ] = None,
     metric: Annotated[
-        str, typer.Option(metavar="COLUMN", help="What to draw: a column of the table, such as stall_total_us.")
-    ] = "makespan_us",
+        str | None,
+        typer.Option(metavar="COLUMN", help="What to draw: a column of the table; the study's metric if left out."),
+    ] = None,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Only say what it would take: points, memory and time.")
     ] = False,
@@ -69,10 +70,8 @@ def sweep(
         return
     if output is None:
         raise typer.BadParameter("is needed", param_hint="-o DIR")
-    if plot is not None and plot.suffix not in FORMATS:
-        raise typer.BadParameter(
-            f"'{plot}' is no format of a figure (allowed: {', '.join(FORMATS)})", param_hint="--plot"
-        )
+    if plot is not None:
+        check_figure(plot, "--plot")
     from .sweeps.run import sweep as swept
 
     with counted_progress(f"Sweeping {Path(study).stem}") as progress:
@@ -80,9 +79,9 @@ def sweep(
             study, output, workers=workers, dask=dask, timeout_s=timeout, max_memory=max_memory, progress=progress
         )
     answer = done.as_dict()
-    if idle := done.idle_axes():
-        answer["warnings"] = idle
-        warn(idle)
+    if warnings := [*done.idle_axes(), *done.cautions()]:
+        answer["warnings"] = warnings
+        warn(warnings)
     if plot is not None and done.done:
         answer["files"] = [str(file) for file in done.save(plot, metric)]
     if as_json:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from .api import resolved_scenario
 from .counted_progress import Report, unreported
+from .heading import asked
 from .output import folded, parts_html, table
 from .reruns import Given, Parameters, choices_of, chosen_policies, simulated, under_policy
+from .scenarios.cautions import cautions
 from .scenarios.loader import Resolved
 from .sim.errors import InputError, XstageError
 from .sim.units import PS_PER_US
@@ -53,6 +55,7 @@ class Comparison:
     resolved: Resolved
     runs: tuple[PolicyRun, ...]
     timing: dict[str, float]
+    warnings: tuple[str, ...] = ()
 
     @property
     def baseline(self) -> str:
@@ -64,8 +67,9 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage compare --json`, without the fields that all answers share."""
-        return {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name,
-                "baseline": self.baseline, "speedup_of": SPEEDUP_OF, "policies": self.rows()}  # fmt: skip
+        answer = {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name,
+                  "baseline": self.baseline, "speedup_of": SPEEDUP_OF, "policies": self.rows()}  # fmt: skip
+        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -109,9 +113,10 @@ class Comparison:
 
     def plot(self) -> Figure:
         """Stall and waits of each policy, by role."""
+        from .figure_setting import setting_of
         from .plots.schedule_figures import breakdown_figure
 
-        return breakdown_figure(self.breakdown())
+        return breakdown_figure(self.breakdown(), setting_of(self.resolved, ("policy",)))
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(run.policy for run in self.runs)} on {self.resolved.scenario.name}>"
@@ -138,6 +143,7 @@ def compare(
     resolved = resolved_scenario(scenario, overrides)
     choices = choices_of(resolved)
     names, runs = chosen_policies(choices, policies), []
+    warnings: dict[str, None] = {}
     for done, name in enumerate(names):
         progress(done, len(names))
         try:
@@ -145,10 +151,11 @@ def compare(
             ran = simulated(changed, trace)
             found = _found(ran, changed.machine)
             runs.append(PolicyRun(name, parameters, found, trace=ran if trace == "full" else None))
+            warnings |= dict.fromkeys(cautions(changed, ran.program))
         except XstageError as error:
             runs.append(PolicyRun(name, {}, None, str(error)))
     progress(len(names), len(names))
-    return Comparison(resolved, tuple(runs), {"wall_s": time.perf_counter() - started})
+    return Comparison(resolved, tuple(runs), {"wall_s": time.perf_counter() - started}, tuple(warnings))
 
 
 _FOUND = (
@@ -202,7 +209,7 @@ def comparison_parts(done: Comparison) -> list[Any]:
     resolved, rows = done.resolved, done.rows()
     ran = [row for row in rows if row["error"] is None]
     parts: list[Any] = [
-        f"{resolved.scenario.name}: {resolved.scenario.question}",
+        *asked(resolved),
         f"{resolved.scenario.workload.title}, on {resolved.scenario.workload.gpus} GPUs of {resolved.machine.name}; "
         f"speedups of the makespan over {done.baseline}",
     ]
@@ -212,6 +219,8 @@ def comparison_parts(done: Comparison) -> list[Any]:
     failed = [(row["policy"], row["error"]) for row in rows if row["error"] is not None]
     if failed:
         parts += ["", table("cannot run", ("policy", "why"), failed)]
+    if done.warnings:
+        parts += ["", *(f"warning: {sentence}" for sentence in done.warnings)]
     return parts
 
 
@@ -246,14 +255,14 @@ def _times(ran: Rows) -> Lines:
 
 
 def _roofs(ran: Rows) -> Lines:
-    """How much of the makespan each part of a GPU needs for what it did."""
+    """How much of the makespan the busiest rank or port of each kind needs for what it did."""
     roofs = [row.get("roofs") or () for row in ran]  # answers that were kept may be older than they are
     parts = dict.fromkeys(roof["part"] for those in roofs for roof in those)
     lines = []
     for row, those in zip(ran, roofs, strict=True):
         use = {roof["part"]: f"{roof['use_pct']:.1f} %" for roof in those}
         lines.append([row["policy"], *(use.get(part, "") for part in parts)])
-    title = "what a rank did (FLOPs: had to do), against the most that its GPU could do"
+    title = "what the busiest rank or port did (FLOPs: had to), of the most it could do"
     return title, ["policy", *parts], lines if parts else []
 
 

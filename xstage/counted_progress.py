@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from .clock import BETWEEN_LINES_S, PATIENCE_S
+from .clock import BETWEEN_LINES_S, PATIENCE_S, elapsed
 
 LEAST_SEEN_S = 1.0  # a rate over less time is that of a few runs, which other processes may have held up
 
@@ -48,7 +48,15 @@ def counted_progress(doing: str) -> Iterator[Report]:
 
             yield report
     else:
-        yield _lines(doing, time.monotonic)
+        lines = _lines(doing, time.monotonic)
+        with elapsed(f"{doing}, first run") as first_is_over:
+
+            def report(done: int, expected: int, share: float | None = None) -> None:
+                if done > 0:
+                    first_is_over()
+                lines(done, expected, share)
+
+            yield report
 
 
 def _lines(doing: str, clock: Callable[[], float]) -> Report:

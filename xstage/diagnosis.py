@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .sweeps.compilation import CACHE_ADVICE, cache_folders, engine_is_compiled
+from .sim.compilation import CACHE_ADVICE, cache_folders, engine_is_compiled
 
 PACKAGES = ("numpy", "simpy", "numba", "scipy", "pandas", "pyarrow", "matplotlib", "networkx", "pydantic", "typer")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .sim import program as p
-from .sim.program_view import op_repeats
+from .sim.program_index import op_repeats
 
 if TYPE_CHECKING:
     import pandas as pd

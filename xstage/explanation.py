@@ -18,6 +18,7 @@ import numpy as np
 
 from .api import resolved_scenario
 from .counted_progress import Report, unreported
+from .heading import asked
 from .output import parts_html, table
 from .reruns import Given, choices_of, chosen_policies, own_policy, simulated, under_policy
 from .run_answer import what_runs
@@ -141,11 +142,11 @@ LIMITS = (
 _PARTS = {
     "compute": "Tensor Core time of the busiest lane",
     "busy": "work of the busiest lane",
-    "other": "its epilogue, issue and signals",
-    "stall": "its stall",
-    "wait": "its wait for ",
-    "before": "before it starts",
-    "after": "after its last tile",
+    "other": "that lane's epilogue, issue, signals",
+    "stall": "that lane's stall",
+    "wait": "that lane's wait for ",
+    "before": "before that lane starts",
+    "after": "after that lane's last tile",
 }
 
 
@@ -238,9 +239,10 @@ class Explanation:
 
     def plot(self) -> Figure:
         """The waterfall."""
+        from .figure_setting import setting_of
         from .plots.schedule_figures import waterfall_figure
 
-        return waterfall_figure(self.frame)
+        return waterfall_figure(self.frame, setting_of(self.resolved))
 
     def __repr__(self) -> str:
         return f"<Explanation of {self.resolved.scenario.name}: {self.total_ps / PS_PER_US:.3f} us>"
@@ -374,7 +376,7 @@ def explanation_parts(done: Explanation) -> list[Any]:
     slower = any(bar.ps < 0 or (bar.alone_ps or 0) < 0 for bar in done.bars)
     rows.append(("makespan", f"{total / PS_PER_US:.3f}", "100.0 %", "", ""))
     return [
-        f"{scenario.name}: {scenario.question}",
+        *asked(done.resolved),
         f"{what_runs(scenario.workload)}, on {scenario.workload.gpus} GPUs of {done.resolved.machine.name}",
         "",
         table("limits removed one after the other, then what is left", ("", "us", "share", "alone", ""), rows),

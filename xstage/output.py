@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .clock import elapsed
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -103,9 +105,13 @@ def warn(sentences: Iterable[str]) -> None:
 
 @contextmanager
 def progress(doing: str) -> Iterator[None]:
-    """Say on standard error what is being done, if it is a terminal."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    """Say on standard error what is being done, to a log once it takes long."""
+    if sys.stderr is None:
         yield
+        return
+    if not sys.stderr.isatty():
+        with elapsed(doing):
+            yield
         return
     from rich.console import Console
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from .scenarios.loader import Resolved
+
 BLOCK_M = 192
 LEADS = (0, 192, 384, 576, 768, 960, 1152, 1536, 2304, 3072, 6144, 12288)
 KNEE_PCT = 1.0
@@ -54,7 +56,7 @@ class LeadCurve:
         """Makespan and ring over the lead, with its knee."""
         from .plots.paper_figures import lead_figure
 
-        return lead_figure(self.frame, self.knee_rows)
+        return lead_figure(self.frame, self.knee_rows, lead_setting(self.model, self.tokens))
 
     def __repr__(self) -> str:
         return f"<LeadCurve of {self.model}, {self.tokens} tokens: D_knee {self.knee_rows} rows>"
@@ -80,21 +82,34 @@ def paper_lead(
     return LeadCurve(model, tokens, rows, {"wall_s": time.perf_counter() - started})
 
 
+def lead_setting(model: str, tokens: int) -> str:
+    """What is simulated for each lead, said above the figure."""
+    from .figure_setting import setting_of
+
+    return setting_of(_call(model, tokens, "interleaved"))
+
+
+def _call(model: str, tokens: int, policy: str | dict[str, Any]) -> Resolved:
+    from .scenarios.loader import load
+
+    workload = {
+        "kind": "megamoe", "model": model, "tokens": tokens, "numbers": "w8a8", "release": "pr304", "ranks": "symmetric",
+        "policy": policy,
+    }  # fmt: skip
+    scenario = {"name": "lead", "question": "What does this lead cost?", "machine": "hgx-b200", "workload": workload}
+    return load(scenario | {"granule": "4 KiB"})
+
+
 def simulate_lead(point: tuple[str, int, int]) -> dict[str, Any]:
     """One lead: how long, what L2 tasks and stores waited for, and the ring."""
     from .api import run
-    from .scenarios.loader import load
     from .sim.schedules.megamoe import l2_tiles, ring_of_lead
     from .sim.units import PS_PER_US
 
     model, tokens, lead = point
     ring = ring_of_lead(-(-lead // BLOCK_M))
-    workload = {
-        "kind": "megamoe", "model": model, "tokens": tokens, "numbers": "w8a8", "release": "pr304", "ranks": "symmetric",
-        "policy": {"name": "interleaved", "lead_rows": lead, "ring_m_blocks": ring},
-    }  # fmt: skip
-    scenario = {"name": "lead", "question": "What does this lead cost?", "machine": "hgx-b200", "workload": workload}
-    done = run(load(scenario | {"granule": "4 KiB"}), engine="compiled", trace="summary")
+    policy = {"name": "interleaved", "lead_rows": lead, "ring_m_blocks": ring}
+    done = run(_call(model, tokens, policy), engine="compiled", trace="summary")
     shape = done.program.meta["shape"]
     row_bytes = shape["hidden"] + shape["intermediate"]  # FP8 input of L1 and of L2
     stall = int(done.trace.outcome.lanes["stall_ps"].sum()) / PS_PER_US

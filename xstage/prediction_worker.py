@@ -69,7 +69,7 @@ def answers(asked: Sequence[tuple[Machine, Case]], workers: int) -> Iterator[tup
         for position, (machine, case) in enumerate(asked):
             yield position, answer(machine, case)
         return
-    from .sweeps.compilation import compile_engine
+    from .sim.compilation import compile_engine
 
     compile_engine()
     texts = {id(machine): text_of(machine) for machine, _ in asked}

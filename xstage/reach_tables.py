@@ -51,13 +51,13 @@ def _pairs(fabric: Fabric) -> pd.DataFrame:
 
 
 def published_table(answer: str | Path | None = None, workers: int = 1, progress: Report = unreported) -> pd.DataFrame:
-    """Published measurements that are judged, with their predictions: `COLUMNS`.
+    """Published measurements that are judged, with their predictions: `COLUMNS`, and one_row_in, see `measured_figure`.
 
     From a file that `xstage published --json` printed; without one every `EVERY`-th row of the published tables is predicted
     now. Raises `InputError` for a file that is none.
     """
     rows = _stored(Path(answer)) if answer is not None else _predicted(workers, progress)
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).assign(one_row_in=EVERY if answer is None else 1)
     return table[table["judged"].astype(bool)].reset_index(drop=True)
 
 

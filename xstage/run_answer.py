@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from .heading import asked
 from .output import parts_html, table
 from .scenarios.loader import Resolved
 from .sim.units import format_size
@@ -30,6 +32,20 @@ class Run:
     program: Program
     fabric: Fabric
     trace: Trace
+    given: tuple[Any, Mapping[str, Any]] | None = None
+    """The scenario as it was given, and overrides of it."""
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Overrides that change nothing, and assumptions that can decide the answer, a sentence each.
+
+        They are found when they are first asked for, some by building and running the schedule without an override.
+        """
+        from .no_effect import without_effect
+        from .scenarios.cautions import cautions
+
+        idle = [] if self.given is None else without_effect(*self.given, self.program, self.fabric, self.trace)
+        return (*idle, *cautions(self.resolved, self.program))
 
     @property
     def makespan_us(self) -> float:
@@ -37,8 +53,9 @@ class Run:
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage run --json`, without the fields that all answers share."""
-        return {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name, "engine": self.engine,
-                **self.metrics}  # fmt: skip
+        answer = {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name, "engine": self.engine,
+                  **self.metrics}  # fmt: skip
+        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
 
     def plot(self) -> Figure:
         """Busy, stalled and waiting time of a lane, the mean of each role."""
@@ -51,7 +68,7 @@ class Run:
         return f"<Run of {scenario} on {machine}, {self.engine} engine: {self.makespan_us:.3f} us>"
 
     def _repr_html_(self) -> str:
-        return parts_html(run_parts(self))
+        return parts_html([*run_parts(self), *(f"warning: {sentence}" for sentence in self.warnings)])
 
 
 def run_parts(run: Run) -> list[Any]:
@@ -62,7 +79,7 @@ def run_parts(run: Run) -> list[Any]:
         ("makespan", f"{metrics['makespan_us']:.3f} us"),
         *_ends(metrics),
         ("stalled for room in the stage", f"{metrics['stall_total_us']:.3f} us, summed over lanes"),
-        ("stored", format_size(metrics["bytes_stored"])),
+        ("stored", _stored(metrics)),
         ("most that a GPU's stage held", format_size(peak)),
         ("simulated", f"{metrics['ops']} ops, {metrics['events']} events in {run.timing['simulate_s']:.2f} s"),
     ]
@@ -70,7 +87,7 @@ def run_parts(run: Run) -> list[Any]:
         placed, in_order = (f"{load[f'max_over_mean_{when}']:.3f}" for when in ("after", "before"))
         facts.append(("rows of the busiest rank", f"{placed} times the mean; {in_order} with experts in order"))
     parts: list[Any] = [
-        f"{scenario.name}: {scenario.question}",
+        *asked(run.resolved),
         f"{what_runs(scenario.workload)}, on {scenario.workload.gpus} GPUs of {run.resolved.machine.name}, "
         f"{run.engine} engine",
         *_one_of_many(scenario.workload),
@@ -98,21 +115,28 @@ def run_parts(run: Run) -> list[Any]:
 
 def roof_table(roofs: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[str], list[list[str]]]:
     """Title, columns and rows of the roofs of a run."""
-    title = "what a rank did, against the most that its GPU could do, mean"
-    columns = ("part", "did", "rate", "at most", "at least, us", "of the time")
+    title = "what the busiest rank or port of each kind did, against the most that it could do"
+    columns = ("part", "busiest", "did", "rate", "at most", "at least, us", "of the time")
     rows = []
     for roof in roofs:
         is_work = roof["unit"] == "FLOP"
         amount = f"{roof['amount'] / 1e12:.3g} TFLOP" if is_work else f"{roof['amount'] / 1e9:.3g} GB"
         rate, suffix = ("tflops", "TFLOPS") if is_work else ("gbs", "GB/s")
         rates = [f"{roof[f'{what}_{rate}']:.1f} {suffix}" for what in ("achieved", "most")]
-        rows.append([roof["part"], amount, *rates, f"{roof['least_us']:.3f}", f"{roof['use_pct']:.1f} %"])
+        where = roof.get("where", "")  # answers that were kept may be older
+        rows.append([roof["part"], where, amount, *rates, f"{roof['least_us']:.3f}", f"{roof['use_pct']:.1f} %"])
     return title, columns, rows
 
 
 def what_runs(workload: Workload) -> str:
     """The workload in a few words, with its policy."""
     return workload.title + (f", policy {workload.policy_name}" if workload.policy_name else "")
+
+
+def _stored(metrics: dict[str, Any]) -> str:
+    """Bytes of all stores, and how many of them left their GPU if not all did."""
+    stored, left = metrics["bytes_stored"], metrics["bytes_stored_to_others"]
+    return format_size(stored) + (f", {format_size(left)} of it to other GPUs" if left < stored else "")
 
 
 def _one_of_many(workload: Workload) -> list[str]:

@@ -1,14 +1,15 @@
-"""What one run will take, before it runs: its schedule is built and counted, and a short run of the engine is timed.
+"""What one run will take, before it runs: its schedule is built and counted, and the beginning of the run is timed.
 
 Ops and granules are exact. Events follow from them (a granule passes the ports of its route, drains and arrives, and a lane
-has a turn after whatever takes time), time from events and what an event takes on this computer and this many GPUs, memory
-from the tables of the engine.
+has a turn after whatever takes time), memory from the tables of the engine. Time is what the first seconds of the run itself
+took, by the share of its tasks and granules that were done then: what an event takes depends on everything in the schedule
+that fills the processor's caches, lanes above all, so that no other schedule tells it.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,24 +19,21 @@ from .clock import PATIENCE_S
 from .output import parts_html, table
 from .scenarios.loader import Resolved
 from .sim import program as p
-from .sim.errors import InputError
-from .sim.granule_counts import op_gpus, op_granules, total_granules
-from .sim.outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN, Layout
-from .sim.program_view import op_repeats
+from .sim.granule_counts import op_granules, total_granules
+from .sim.layout import Layout
+from .sim.outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN
+from .sim.program_index import expand, op_gpus, op_repeats
 from .sim.units import format_size
 
 if TYPE_CHECKING:
     from .sim.program import Program
     from .sim.topology import Fabric
 
-REFERENCE_EVENTS = {"compiled": 300_000, "simpy": 10_000}
-"""About how many events the timed run has."""
-REFERENCE_S = 0.1  # it is repeated if it is shorter
-EVENTS_OF_STORE = 2  # of each granule, beside one a port: it drains, and its lane goes on
-EVENTS_OF_SIGNAL = 3  # and it is seen
+WATCHED_S = 3.0
+"""How long a run is watched; in the first second of one with many GPUs little is under way yet."""
+EVENTS_OF_SIGNAL = 3  # beside one a port: its granule drains and is seen, and the lane goes on
 EVENTS_OF_LOAD = 3  # beside those of replies: the request leaves and arrives, and the load ends
 EVENTS_OF_OWN_LOAD = 2
-MOST_IN_FLIGHT = {"compiled": 2_000_000, "simpy": 0}  # granules of the timed run, beyond those of its events
 TABLES_OF_TRACE = 3  # records, the table that is made of them, and what is written
 
 
@@ -87,38 +85,49 @@ def estimate_run(resolved: Resolved, engine: str | None = None, trace: str | Non
     """What `resolved` will take in time and memory. Raises what building its schedule raises."""
     built = resolved if isinstance(resolved, Built) else Built.of(resolved)
     program, fabric = built.built
-    layout = Layout.of(program, fabric)
-    simulate_s = expected_s(built, engine)
-    memory = _resident_bytes() + _engine_bytes(program, fabric, layout, trace or resolved.scenario.trace)
+    _load(engine or resolved.scenario.engine)
+    held = _resident_bytes()  # the engine itself, but none of the tables that it makes while it is watched
+    memory = held + _engine_bytes(program, fabric, Layout.of(program, fabric), trace or resolved.scenario.trace)
     return RunEstimate(
         ops=int(op_repeats(program).sum()),
         granules=total_granules(program, fabric),
         events=built.events,
         build_s=built.build_s,
-        wall_s=built.build_s + simulate_s,
+        wall_s=built.build_s + expected_s(built, engine),
         memory_bytes=memory,
     )
 
 
-def expected_s(built: Built, engine: str | None = None) -> float:
-    """Seconds that the engine will take for a schedule, by timing it on a short one on the same fabric.
+class _WatchedError(Exception):
+    """Enough of a run was seen."""
 
-    What it takes to compile the engine, or to load it, is not in it.
+
+def expected_s(built: Built, engine: str | None = None) -> float:
+    """Seconds that the engine will take: those of a run that is over within `WATCHED_S`, else by what is done until then.
+
+    That is counted in tasks and granules, see `simulate`; what comes before the first of them is taken once. What it takes
+    to compile the engine, or to load it, is not in it. Raises what the run raises.
     """
     from .sim.execute import simulate
-    from .sweeps.task import warm_up
 
     chosen = engine or built.scenario.engine
-    if chosen not in REFERENCE_EVENTS:
-        raise InputError("is not known", field="engine", value=chosen, allowed=REFERENCE_EVENTS)
-    program, fabric = _reference(built, REFERENCE_EVENTS[chosen], MOST_IN_FLIGHT[chosen])
-    if chosen == "compiled":
-        warm_up()
-    events, took, started = 0, 0.0, time.perf_counter()
-    while took < REFERENCE_S:
-        events += max(1, simulate(program, fabric, chosen, "off").outcome.events)  # type: ignore[arg-type]
-        took = time.perf_counter() - started
-    return built.events * took / events
+    _load(chosen)
+    program, fabric = built.built
+    seen: list[tuple[float, float]] = []
+    started = time.perf_counter()
+
+    def watch(share: float) -> None:
+        seen.append((time.perf_counter() - started, share))
+        (first_s, first), (now_s, now) = seen[0], seen[-1]
+        if now_s - first_s >= WATCHED_S and now > first:
+            raise _WatchedError
+
+    try:
+        simulate(program, fabric, chosen, "off", watch)  # type: ignore[arg-type]
+    except _WatchedError:
+        (first_s, first), (now_s, now) = seen[0], seen[-1]
+        return now_s + (1 - now) * (now_s - first_s) / (now - first)
+    return time.perf_counter() - started
 
 
 def estimate_parts(found: RunEstimate) -> list[Any]:
@@ -146,26 +155,11 @@ def cost_parts(timing: dict[str, float]) -> list[Any]:
     return ["", f"took {timing['wall_s']:.1f} s, {timing['build_s']:.1f} s of it to build the schedule, and {memory}"]
 
 
-def _reference(built: Built, events: int, most_in_flight: int) -> tuple[Program, Fabric]:
-    """A burst of all SMs of all GPUs over all others, with as many lanes and ports, and as many granules in flight.
+def _load(engine: str) -> None:
+    from .sim.compilation import warm_up
 
-    What is in flight at a time decides how much of the engine's state stays in the processor's caches.
-    """
-    from .sim.schedules import burst_train
-
-    program, fabric = built.built
-    gpus = program.n_gpus
-    if gpus < 2:
-        return program, fabric
-    size = _mean_granule_bytes(program, fabric)
-    wanted = max(events // (EVENTS_OF_STORE + 2), min(_in_flight(program, fabric), most_in_flight))
-    producers = min(built.machine.sms, max(1, wanted // gpus))
-    each = max(1, wanted // (gpus * producers))
-    shape = burst_train.BurstTrain(
-        producers=producers, burst_bytes=each * size, gap_ps=0, bursts=1, mode="free_running",
-        destination="all", gpus=gpus, senders="all",
-    )  # fmt: skip
-    return burst_train.build(built.machine, shape), replace(fabric, granule_bytes=size)
+    if engine == "compiled":
+        warm_up()
 
 
 def _mean_granule_bytes(program: Program, fabric: Fabric) -> int:
@@ -186,6 +180,7 @@ def _in_flight(program: Program, fabric: Fabric) -> int:
 def _events(program: Program, fabric: Fabric) -> int:
     """What granules meet on their way, on a route of the mean length, and the turns of lanes.
 
+    Of a store each granule passes ports and drains, its lane goes on after each piece, and the last of a share is seen.
     A lane is taken to wait at each WAIT and ACQUIRE, which it need not, and never for a task, a window or an issue port.
     """
     ops, kind, gpu = program.ops, program.ops["kind"], op_gpus(program)
@@ -193,13 +188,24 @@ def _events(program: Program, fabric: Fabric) -> int:
     lengths = np.diff(fabric.route_first)
     ports = float(lengths[lengths > 0].mean()) if lengths.any() else 0.0
     own_load, sent = (kind == p.LOAD) & (ops["target"] == gpu), granules > 0
+    row = np.where(kind == p.STORE, ops["target"], 0)
+    issued = _pieces_of_row(program, fabric)[row]
+    shares = np.append(program.destinations["n_shares"], 0)  # where nothing is stored there is no row
+    seen = np.where(sent & (ops["counter"] != p.NO_COUNTER), shares[row], 0)
     events = np.select(
         [own_load, kind == p.LOAD, kind == p.STORE, (kind == p.SIGNAL) & sent, np.isin(kind, (p.WAIT, p.ACQUIRE))],
-        [EVENTS_OF_OWN_LOAD, (granules - 1) * ports + EVENTS_OF_LOAD, granules * (ports + EVENTS_OF_STORE),
+        [EVENTS_OF_OWN_LOAD, (granules - 1) * ports + EVENTS_OF_LOAD, granules * (ports + 1) + issued + seen,
          ports + EVENTS_OF_SIGNAL, 1],
         ops["duration_ps"] > 0,
     )  # fmt: skip
     return round(float((events * op_repeats(program)).sum()))
+
+
+def _pieces_of_row(program: Program, fabric: Fabric) -> Any:
+    """Granules that a store to each row of destinations is cut into, those for the own GPU among them."""
+    row, share = expand(program.destinations["first"], program.destinations["n_shares"])
+    pieces = -(-program.shares["bytes"][share] // fabric.granule_bytes)
+    return np.bincount(row, weights=pieces, minlength=len(program.destinations) + 1)
 
 
 def _engine_bytes(program: Program, fabric: Fabric, layout: Layout, trace: str) -> int:

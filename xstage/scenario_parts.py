@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from .output import table
+from .scenarios.attention import AttentionWorkload
+from .scenarios.attention_models import attention_model
 from .scenarios.loader import Resolved
+from .scenarios.megamoe import MegaMoeWorkload
+from .scenarios.models import model as expert_model
 from .sim.program import Program
 from .sim.topology import PLAIN, REDUCE_RATE, SCATTER, Fabric
 from .sim.units import format_size, gbs
 from .topology_facts import shown_topology, topology_facts
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from .scenarios.attention_models import AttentionModel
+    from .scenarios.models import Model
+    from .scenarios.workload import Workload
+
 
 def scenario_parts(resolved: Resolved, program: Program, fabric: Fabric) -> dict[str, Any]:
     """Machine numbers with their sources, the fabric's ports and stages, and the schedule, as plain data."""
-    machine = resolved.machine
+    machine, model = resolved.machine, _model(resolved.scenario.workload)
     return {
+        **({"model": model} if model else {}),
         "scenario": resolved.scenario.model_dump(mode="json"),
         "machine": {
             "name": machine.name,
@@ -43,7 +56,6 @@ def shown_parts(explained: dict[str, Any]) -> list[Any]:
         (number["name"], number["value"], "assumed" if number["assumed"] else "", number["source"])
         for number in explained["machine"]["numbers"]
     ]
-    workload = [(name, value) for name, value in explained["scenario"]["workload"].items()]
     ports = [(p["ports"], p["store_gbs"], p["scatter_gbs"], p["reduce_gbs"]) for p in fabric["ports"]]
     stage = (
         f"stage of {format_size(fabric['capacity_sm_bytes'])} an SM and {format_size(fabric['capacity_gpu_bytes'])} a GPU, "
@@ -52,7 +64,7 @@ def shown_parts(explained: dict[str, Any]) -> list[Any]:
     return [
         table(f"machine {explained['machine']['name']}", ("number", "value", "", "source"), numbers),
         "",
-        table("workload", ("key", "value"), workload),
+        _workload_table(explained["scenario"]["workload"], explained.get("model")),
         "",
         table(f"fabric of {fabric['gpus']} GPUs: {stage}", ("ports", "GB/s: store", "scatter", "reduce"), ports),
         "",
@@ -61,6 +73,31 @@ def shown_parts(explained: dict[str, Any]) -> list[Any]:
         *explained["program"],
         "",
     ]
+
+
+def _model(workload: Workload) -> dict[str, Any] | None:
+    """The model that a workload names, and the sizes that it leaves to that; None where it names none."""
+    known: Model | AttentionModel
+    match workload:
+        case MegaMoeWorkload(model=str(name)):
+            known = expert_model(name)
+        case AttentionWorkload(model=str(name)):
+            known = attention_model(name)
+        case _:
+            return None
+    left = [key for key, value in workload if value is None and getattr(known, key, None) is not None]
+    sizes = {key: getattr(known, key) for key in left}
+    return {"name": name, "source": known.source, "assumed": known.assumed, "sizes": sizes}
+
+
+def _workload_table(written: Mapping[str, Any], model: Mapping[str, Any] | None) -> Table:
+    """The keys of a workload; what is left to its model with the model's value."""
+    if model is None:
+        return table("workload", ("key", "value"), list(written.items()))
+    origin = {"model": ("assumed, " if model["assumed"] else "") + model["source"]}
+    origin |= dict.fromkeys(model["sizes"], model["name"])
+    rows = [(key, model["sizes"].get(key, value), origin.get(key, "")) for key, value in written.items()]
+    return table("workload", ("key", "value", "source"), rows)
 
 
 def _ports(fabric: Fabric) -> list[dict[str, Any]]:

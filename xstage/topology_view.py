@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from .sim.machine import Machine
 
-FORMATS = ("png", "svg", "pdf")
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Topology:
@@ -48,11 +46,7 @@ class Topology:
         from .plots.save import save
 
         path = Path(file)
-        suffix = path.suffix.removeprefix(".")
-        if suffix not in FORMATS:
-            allowed = [f".{known}" for known in FORMATS]
-            raise InputError("is no format of a figure", field="--plot", value=str(file), allowed=allowed)
-        return save(self.plot(), self.links(), path.parent, path.stem, [suffix])
+        return save(self.plot(), self.links(), path.parent, path.stem, [path.suffix.removeprefix(".")])
 
     def _repr_html_(self) -> str:
         return parts_html(shown_topology(self.facts))

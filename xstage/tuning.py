@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .api import resolved_scenario
 from .comparison import parameters_text
 from .counted_progress import Report, unreported
+from .heading import asked
 from .output import parts_html, table
 from .reruns import (
     Given,
@@ -108,14 +109,18 @@ class Tuning:
 
     @property
     def knee_room(self) -> str:
-        """What the ring of D_knee takes, and that of the longest lead that was tried."""
+        """What the ring of D_knee takes, and what the longest lead that was tried takes, of room and of time."""
         rooms = [(t.parameters["lead_rows"], t.room_bytes) for t in self.curve
                  if t.policy == self.d_knee_policy and t.room_bytes is not None]  # fmt: skip
         least = dict(rooms).get(self.d_knee)
         if least is None:
             return ""
         longest, most = max(rooms)
-        return f"; its ring takes {least / 2**20:.1f} MiB, that of {longest} rows {most / 2**20:.1f} MiB"
+        times = {t.parameters["lead_rows"]: t.makespan_us for t in self.curve
+                 if t.policy == self.d_knee_policy and "lead_rows" in t.parameters and t.makespan_us}  # fmt: skip
+        over = 100 * (times[longest] / times[self.d_knee] - 1) if {longest, self.d_knee} <= set(times) else 0.0
+        slower = f" and {over:.1f} % more time" if over >= 0.1 else ""
+        return f"; its ring takes {least / 2**20:.1f} MiB, that of {longest} rows {most / 2**20:.1f} MiB{slower}"
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage tune --json`, without the fields that all answers share."""
@@ -157,11 +162,13 @@ class Tuning:
 
     def plot(self) -> Figure:
         """Makespan over the row lead D with its knee, or else over the first setting of the best policy."""
+        from .figure_setting import setting_of
         from .plots.schedule_figures import tune_figure
 
         policy = self.d_knee_policy or self.best.policy
         setting = next(iter({key for t in self.curve if t.policy == policy for key in t.parameters}), None)
-        return tune_figure(self.frame, policy, setting, self.d_knee, self.own.makespan_us)
+        what = setting_of(self.resolved, ("policy",))
+        return tune_figure(self.frame, policy, setting, self.d_knee, self.own.makespan_us, what)
 
     def __repr__(self) -> str:
         return f"<Tuning of {self.resolved.scenario.name}: {self.best.policy} {parameters_text(self.best.parameters)}>"
@@ -365,8 +372,8 @@ def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice]) -> li
 
 def tuning_parts(done: Tuning) -> list[Any]:
     """The answer for a person: the best, what to change, and the best few of each policy."""
-    scenario, best, own = done.resolved.scenario, done.best, done.own
-    parts: list[Any] = [f"{scenario.name}: {scenario.question}", ""]
+    best, own = done.best, done.own
+    parts: list[Any] = [*asked(done.resolved), ""]
     if done.saving_pct is None:
         parts.append(f"{best.policy} takes {best.makespan_us:.3f} us. As it is written it cannot run: {own.error}")
     else:

@@ -78,7 +78,7 @@ def test_an_audit_draws_the_knee_and_the_burst_that_was_asked_about():
         found.t_iss_us - found.stall_us + found.first_stall_us, rel=1e-2
     )
     assert (first.get_label(), steady.get_label()) == ("first burst", "in the long run")
-    assert "1.124 us more computation" in found._repr_html_()
+    assert "1.125 us more computation" in found._repr_html_()
 
 
 def test_one_sm_that_never_overruns_its_stage_is_drawn_too():

@@ -1,6 +1,5 @@
 """The Python interface: what `import xstage` costs, and what each function returns."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from xstage.scenarios import catalogue
-from xstage.sweeps.compilation import engine_is_compiled
 
 import xstage as xs
 from xstage.cli import main
@@ -124,24 +122,6 @@ def test_a_bad_file_stops_only_what_needs_it(tmp_path, monkeypatch, capsys):
     assert main(["scenarios"]) == 0 and "bad.yaml:3" in capsys.readouterr().out
     assert xs.load_scenario("isolated-burst").machine.name == "hgx-b200"
     assert main(["scenarios", "show", "bad", "--json"]) == 2
-
-
-@pytest.mark.parametrize("folder", ["sim", "scenarios", "sweeps", "hw_validate", "plots"])
-def test_nothing_below_the_interface_needs_it(folder):
-    """Data flows one way, from scenarios to answers, and so do imports; the package itself gives the version."""
-    root = Path(__file__).parents[2]
-    interface = {file.stem for file in (root / "xstage").glob("*.py")} - {"__init__"}
-    for file in (root / folder).rglob("*.py"):
-        up = len(file.relative_to(root).parts)
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.level == up:
-                names = [node.module.split(".")[0]] if node.module else [name.name for name in node.names]
-                assert interface.isdisjoint(names), f"{file}:{node.lineno}"
-
-
-def test_the_engine_is_compiled_once_it_has_run():
-    xs.run("isolated-burst", engine="compiled")
-    assert engine_is_compiled()
 
 
 def test_doctor_is_a_small_object():

@@ -79,9 +79,10 @@ def test_an_isolated_burst_takes_the_overflow_over_the_drain_rate(answer):
 def test_run_prints_what_was_simulated_and_numbers_with_units(command):
     code, out, _ = command(*SMALL)
     assert code == 0
-    first, second = out.splitlines()[:2]
+    first, second, third = out.splitlines()[:3]
     assert first.startswith("isolated-burst: ") and first.endswith("?")
-    assert second == "burst_train, on 2 GPUs of hgx-b200, simpy engine"
+    assert second == "changed: workload.producers = 8"
+    assert third == "burst_train, on 2 GPUs of hgx-b200, simpy engine"
     assert " us" in out and "producer" in out
 
 

@@ -118,6 +118,15 @@ def test_an_empty_name_and_one_given_twice_are_refused(command, names, said, ans
     assert code == 2 and said in found["error"]["message"]
 
 
+def test_needs_says_how_much_would_be_enough(answer):
+    code, found = answer("needs", "periodic-train", "--set", "workload.bursts=8")
+    assert code == 0
+    drain, capacity = found["needs"]
+    assert (drain["name"], drain["now"], drain["verdict"]) == ("drain_rate", "717 GB/s", "is not enough")
+    assert drain["makespan_us"] < found["makespan_us"]
+    assert capacity["name"] == "capacity"
+
+
 @pytest.mark.parametrize("command", ["compare", "tune"])
 def test_a_workload_without_policies_is_refused(command, answer):
     code, found = answer(command, "isolated-burst")

@@ -14,6 +14,7 @@ from xstage.sim.calibrate import NoLawError
 import xstage as xs
 from xstage.cli import main
 from xstage.demo import Demo, demo_parts
+from xstage.demo_schedules import leads_sentence
 from xstage.demo_section import Agreement, Job, Row, Section
 from xstage.demo_validate import validation
 from xstage.output import show
@@ -98,6 +99,18 @@ def test_tiles_in_another_order_take_less_time_because_less_is_stalled(found):
     lanes = pd.read_csv(Path(found["output"]) / "stall.csv")
     stall = lanes[lanes["what"] == "stall"].groupby("policy")["mean_us"].sum()
     assert stall["interleaved"] < 0.38 * stall["expert_wave"]  # arXiv 2607.23264: falls by up to 62 %
+
+
+def test_what_is_said_of_leads_is_what_was_tried():
+    times = {0: 150.0, 192: 102.0, 384: 100.9, 768: 100.0, 1536: 100.8, 12288: 103.4, None: 99.0}
+    said = leads_sentence(pd.DataFrame({"lead_rows": list(times), "makespan_us": list(times.values())}))
+    assert "768 rows is the best" in said and "384 to 1536 rows are within 1 % of it" in said
+    assert "50.0 % longer with 0 rows, 2.0 % longer with 192 rows, 3.4 % longer with 12288 rows." in said
+
+
+def test_tensor_core_lanes_that_compute_are_not_called_their_use(found):
+    [said] = [note for note in found["sections"][1]["notes"] if "Tensor Core" in note and "W4A8" in note]
+    assert "Tensor Core lanes computing" in said and "Tensor Cores in use" not in said
 
 
 def test_the_bars_of_the_waterfall_add_up(found):

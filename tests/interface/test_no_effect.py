@@ -114,6 +114,14 @@ def test_more_than_one_that_cannot_matter_is_said_of_each():
     assert len(told(written, overrides, run(written, overrides))) == 2
 
 
+def test_values_that_are_acceptable_only_together_have_an_effect_each():
+    """6 GPUs do not divide 256 experts, nor 8 GPUs 258: neither run without the other can be built."""
+    given = {"workload.gpus": 6, "workload.experts": 258, "workload.tokens": 64, "workload.ranks": "all"}
+    resolved = load("megamoe-flash-wave", given)
+    said = without_effect("megamoe-flash-wave", given, resolved.program(), resolved.fabric())
+    assert not [one for one in said if "gpus" in one or "experts" in one]
+
+
 def test_room_that_was_waited_for_is_no_idle_change():
     written = scenario("hgx-h100", producers=132, burst="64 KiB")
     overrides = {"machine.stage.capacity_sm": "60 KiB", "machine.stage.capacity_gpu": "20 MiB"}

@@ -197,6 +197,51 @@ def test_a_sweep_becomes_a_page_over_its_axes(tmp_path):
     page = xs.report(tmp_path / "sweep", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert page.figures >= 1 and "How long do bursts take?" in text and "The shortest makespan" in text
+    assert "burst 16 KiB" in text and "the smallest" not in text
+
+
+def test_the_page_of_a_sweep_draws_what_the_study_names(tmp_path):
+    study = {
+        "question": "How long do bursts wait",
+        "scenario": "isolated-burst",
+        "metric": "stall_total_us",
+        "axes": {"workload.burst": ["32 KiB", "64 KiB"], "workload.producers": [100, 148]},
+    }
+    xs.sweep(study, tmp_path / "sweep", workers=1)
+    xs.report(tmp_path / "sweep", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "How long do bursts wait. The shortest makespan" in text
+    assert text.index("stall total") < text.index("makespan, µs over")
+    assert "made from Python, or by a command that was not recorded" in text
+
+
+def test_the_page_of_a_sweep_of_the_catalogue_says_its_command_and_parameters(tmp_path):
+    xs.sweep("capacity-without-stall", tmp_path / "sweep", workers=1)
+    xs.report(tmp_path / "sweep", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "xstage sweep capacity-without-stall" in text
+    assert "Parameters of point 0" in text and "arXiv" in text
+
+
+def test_a_page_with_more_axes_than_are_drawn_says_of_which_the_smallest_is_taken(tmp_path):
+    axes = {
+        "workload.burst": ["1 KiB", "2 KiB", "3 KiB"],
+        "workload.producers": [1, 2, 3],
+        "workload.gap": ["1 us", "2 us"],
+    }
+    study = {"question": "?", "scenario": "periodic-train", "axes": axes | {"workload.bursts": [1, 2]}}
+    xs.sweep(study, tmp_path / "sweep", workers=1)
+    xs.report(tmp_path / "sweep", tmp_path / "page.html")
+    assert "over the axes of the study, the smallest over bursts." in (tmp_path / "page.html").read_text()
+
+
+def test_the_page_of_an_explanation_names_its_columns_in_words(tmp_path):
+    answer = {"schema_version": 1, "scenario": "a", "machine": "b", "total_us": 2.0, "sentence": "So.", "bars": [
+        {"name": "q", "cause": "Q", "us": 2.0, "share_pct": 100.0, "removed_by": "more", "alone_us": 2.0}]}  # fmt: skip
+    (tmp_path / "answer.json").write_text(json.dumps(answer))
+    xs.report(tmp_path / "answer.json", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "share, %" in text and "gone with" in text and "removed_<wbr>by" not in text
 
 
 @pytest.mark.parametrize(

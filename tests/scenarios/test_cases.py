@@ -20,7 +20,9 @@ FITTED = ("hgx-b200", "hgx-h200", "hgx-h20", "hgx-h100", "gb300")
 
 
 def cases_of(family, version):
-    return [found.case for row, found in MAPPED if (row["family"], row["version"]) == (family, version)]
+    found = [one.case for row, one in MAPPED if (row["family"], row["version"]) == (family, version)]
+    assert found
+    return found
 
 
 def test_a_row_has_a_case_or_a_reason_of_the_list():

@@ -293,10 +293,9 @@ def test_a_link_that_there_is_not_is_named_where_it_was_written(scenario_file):
 
 
 def test_an_error_about_no_key_of_the_scenario_stands_where_the_workload_does(scenario_file):
-    placed = "balanced\n  placement: {kind: eplb, redundant: 3}"
     with pytest.raises(InputError) as caught:
-        load(scenario_file(MOE.replace("balanced", placed))).program()
-    assert caught.value.line == 3 and caught.value.field == "n_replicas"
+        load(scenario_file(MOE.replace("balanced", "balanced\n  ranks: symmetric"))).program()
+    assert caught.value.line == 3 and caught.value.field == "busiest over idlest rank"
 
 
 @pytest.mark.parametrize("name", ["lead-map", "hgx-h100"])

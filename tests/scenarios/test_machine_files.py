@@ -50,6 +50,25 @@ def test_three_senders_into_one_gh200_keep_their_own_links():
     assert fabric.rates_kbs[routes[0][-1], 0] / 1e6 == pytest.approx(373.7, abs=0.2)
 
 
+def test_a_clock_without_its_rates_is_refused_where_it_is_written(machine_file):
+    slower = "base: hgx-h100\ncompute:\n  clock_mhz: {value: 1400, source: measured}\n"
+    with pytest.raises(InputError, match=r"yaml:3: compute\.clock_mhz = 1400: changes nothing alone.*1830 MHz"):
+        load_machine(machine_file(slower))
+    with pytest.raises(InputError, match=r"clock_mhz = 1400: changes nothing alone"):
+        load_machine("hgx-h100", {"compute.clock_mhz": 1400})
+
+
+def test_a_clock_is_welcome_beside_its_rates_or_where_there_are_none(machine_file):
+    slower = (
+        "base: hgx-h100\ncompute:\n  clock_mhz: {value: 1400, source: measured}\n"
+        "  bf16_tflops: {value: 757, assumed: true, source: by the clock}\n"
+    )
+    assert load_machine(machine_file(slower)).compute.bf16_tflops.value == 757
+    together = {"compute.clock_mhz": 1400, "compute.fp8_tflops": 1514}
+    assert load_machine("hgx-h100", together).compute.clock_mhz.value == 1400
+    assert load_machine("hgx-h20", {"compute.clock_mhz": 1400}).compute.clock_mhz.value == 1400
+
+
 def test_a_file_changes_single_numbers_of_its_base(machine_file):
     file = machine_file(
         "base: hgx-b200\ndescription: half the links\n"

@@ -127,3 +127,68 @@ def test_what_a_call_is_said_to_need_it_needs(name: str) -> None:
     machine = resolved.machine.model_copy(update={"compute": without})
     with pytest.raises(InputError, match=rf"compute\.{name}: is not given"):
         resolved.scenario.workload.build(machine, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"placement": {"kind": "eplb", "redundant": 3}},
+            "workload.placement.redundant = 3: cannot be spread evenly over 4 gpus together with the 16 experts "
+            "(allowed: 0, 4, 8, ... up to 48)",
+        ),
+        (
+            {"placement": {"kind": "eplb", "redundant": 52}},
+            "workload.placement.redundant = 52: is more than a copy of each of 16 experts on each of 4 gpus "
+            "(allowed: 0, 4, 8, ... up to 48)",
+        ),
+        (
+            {"experts": 3, "gpus": 2, "placement": {"kind": "eplb", "redundant": 2}},
+            "workload.placement.redundant = 2: cannot be spread evenly over 2 gpus together with the 3 experts "
+            "(allowed: 1, 3)",
+        ),
+        (
+            {"placement": {"kind": "eplb", "groups": 3}},
+            "workload.placement.groups = 3: do not divide 16 experts (allowed: a divisor of 16)",
+        ),
+        (
+            {"placement": {"kind": "eplb", "nodes": 3}},
+            "workload.placement.nodes = 3: do not divide 4 gpus (allowed: a divisor of 4)",
+        ),
+        (
+            {"experts": 15},
+            "workload.experts = 15: cannot be spread evenly over 4 gpus "
+            "(allowed: a multiple of 4, or placement: {kind: eplb, redundant: 1})",
+        ),
+    ],
+)
+def test_experts_that_cannot_be_placed_so_are_told_in_words_of_the_scenario(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        scenario(**changes).program()
+
+
+@pytest.mark.parametrize("ranks", ["all", "symmetric"])
+def test_a_call_that_is_far_too_large_is_refused_before_its_tokens_are_routed(
+    ranks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xstage.sim.routing.balanced", None)
+    with pytest.raises(InputError, match=r"workload\.tokens = 80000000: makes too many ops .allowed: [\d,]+ ops, not "):
+        scenario(tokens=80_000_000, ranks=ranks).program()
+
+
+def test_a_router_with_too_many_scores_to_draw_is_refused_before_it_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xstage.sim.routing.balanced", None)
+    said = "tokens x gpus x experts = '64 x 4 x 10000000': makes too many scores to draw (allowed: 2,147,483,648 scores"
+    with pytest.raises(InputError, match=re.escape(said)):
+        scenario(experts=10_000_000).program()
+
+
+def test_a_batch_of_any_size_that_does_not_fit_the_ring_is_refused_with_the_largest_that_does() -> None:
+    policy = {"name": "lag", "lag": 8, "publish_rows": 10**12}
+    large = load("megamoe-lag-h100", {"workload.policy": policy})
+    with pytest.raises(InputError, match=r"publish_rows = 1000000000000: .* \(allowed: 1 to 30, or a larger ring\)"):
+        large.program()
+    fits, too_large = (load("megamoe-lag-h100", {"workload.policy": policy | {"publish_rows": n}}) for n in (30, 31))
+    assert len(fits.program().tasks)
+    with pytest.raises(InputError, match="allowed: 1 to 30"):
+        too_large.program()

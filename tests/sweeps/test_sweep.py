@@ -159,15 +159,6 @@ def test_a_journal_of_a_later_format_is_refused(tmp_path):
     assert "its format is 99" in str(caught.value)
 
 
-def test_warming_up_loads_the_compiled_engine():
-    code = (
-        "from xstage.sim import engine_compiled; from xstage.sweeps.task import warm_up; warm_up(); "
-        "print(len(engine_compiled._run.signatures))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "1\n", done.stderr
-
-
 def test_the_estimate_counts_what_is_left_and_writes_nothing(tmp_path):
     found = xs.estimate(FAST, tmp_path / "none")
     assert (found.points, found.to_run, found.sample_failed) == (12, 12, 0)
@@ -206,3 +197,17 @@ def test_three_hundred_points_in_the_compiled_engine(tmp_path):
         axis=None
     )  # a faster drain never makes a burst wait longer
     assert xs.sweep(study, tmp_path, workers=2).resumed == 300
+
+
+def test_points_with_a_changed_link_name_the_collective_that_stayed(tmp_path):
+    study = {
+        "name": "s",
+        "question": "q?",
+        "scenario": "gemm-rs-llama-serial",
+        "overrides": {"workload.m": 1024},
+        "axes": {"link": {"path": "machine.interconnect.drain_rate", "values": ["350 GB/s", "700 GB/s"]}},
+    }
+    done = xs.sweep(study, tmp_path / "out", workers=1)
+    assert done.failed == 0, done.frame()
+    [said] = done.cautions()
+    assert "ring_rate = 371 GB/s" in said and said.endswith("(1 of 2 points)")

@@ -55,13 +55,16 @@ def test_two_axes_are_a_heat_map_with_every_value_in_its_place(tmp_path):
     for row, producers in enumerate((1, 2, 4)):
         for column, burst in enumerate((1024, 2048, 3072, 4096)):
             assert image[row, column] == frame.loc[(producers, burst), "bytes_stored"]
-    assert axes.get_xlabel() == "burst, bytes"
+    assert axes.get_xlabel() == "burst"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1 KiB", "2 KiB", "3 KiB", "4 KiB"]
 
 
 def test_axes_that_move_together_are_one_and_a_third_makes_panels(swept):
     figure = swept.plot()
     panels = [axes for axes in figure.axes if axes.images]
     assert [axes.get_title(loc="left") for axes in panels] == ["mode: isolated", "mode: synchronised"]
+    assert panels[0].get_ylabel() == "burst and gap"
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["1 KiB, 0 µs", "2 KiB, 1 µs"]
     assert panels[0].images[0].get_array().mask.tolist() == [[False, False, True]] * 2  # 149 producers failed
     fixed = swept.plot(at={"workload.burst_bytes": 1024})
     assert len([axes for axes in fixed.axes if axes.images]) == 1
