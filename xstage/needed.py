@@ -137,7 +137,7 @@ def needs(scenario: Given, *, overrides: Mapping[str, Any] | None = None, progre
     room, room_sm = int(fabric.capacity_gpu[0]), int(fabric.capacity_sm[0])
 
     def rate_text(factor: float) -> str:
-        return f"{rate * factor:.4g} GB/s"
+        return f"{rate * factor:.{0 if rate * factor >= 1000 else 1}f} GB/s"
 
     def room_text(factor: float) -> str:
         return f"{format_size(room * factor, 'up')}, {format_size(room_sm * factor, 'up')} an SM"

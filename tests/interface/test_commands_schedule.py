@@ -122,7 +122,7 @@ def test_needs_says_how_much_would_be_enough(answer):
     code, found = answer("needs", "periodic-train", "--set", "workload.bursts=8")
     assert code == 0
     drain, capacity = found["needs"]
-    assert (drain["name"], drain["now"], drain["verdict"]) == ("drain_rate", "717 GB/s", "is not enough")
+    assert (drain["name"], drain["now"], drain["verdict"]) == ("drain_rate", "717.0 GB/s", "is not enough")
     assert drain["makespan_us"] < found["makespan_us"]
     assert capacity["name"] == "capacity"
 

@@ -70,7 +70,7 @@ def test_few_runs_are_needed():
 def test_the_answer_names_what_is_short(found):
     [drain, _] = found.needs
     saved = f"{found.makespan_us - drain.makespan_us:.3f} us"
-    assert drain.now == "717 GB/s"
+    assert drain.now == "717.0 GB/s"
     assert needs_parts(found)[-1] == f"Drain rate (R) of {drain.value} would save {saved}."
     assert xs.run(TRAIN).makespan_us == pytest.approx(found.makespan_us)
 
