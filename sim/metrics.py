@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 
+OF_SCHEDULE = ("m_block_fill",)
+"""What a schedule says of itself, and its runs are seldom understood without."""
+
+
 def summarise(trace: Trace) -> dict[str, Any]:
     """A plain dictionary, ready for JSON. Times are microseconds and sizes bytes.
 
     `stall_total_us` and `bytes_stored` add up all lanes; `bytes_stored_to_others` is what left the GPU that stored it.
     `roles` gives means over the lanes of a role, `spans` the median and the 95th percentile, over the tasks of a phase, of
-    the time from a task's first op to its last.
+    the time from a task's first op to its last. `m_block_fill` is there for MegaMoE: rows of an m-block, and the mean of
+    those that hold a token.
     """
     outcome, program = trace.outcome, trace.program
     stored = total(outcome.lanes["stored_bytes"])
@@ -39,6 +44,7 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "bytes_loaded": total(outcome.lanes["loaded_bytes"]),
         "egress_use_pct": _use_pct(trace, slice(0, trace.fabric.n_gpus)),
         "ingress_use_pct": _use_pct(trace, slice(trace.fabric.n_gpus, 2 * trace.fabric.n_gpus)),
+        **{name: program.meta[name] for name in OF_SCHEDULE if name in program.meta},
     }
 
 

@@ -83,6 +83,8 @@ def run_parts(run: Run) -> list[Any]:
         ("most that a GPU's stage held", format_size(peak)),
         ("simulated", f"{metrics['ops']} ops, {metrics['events']} events in {run.timing['simulate_s']:.2f} s"),
     ]
+    if fill := metrics.get("m_block_fill"):
+        facts.append(("rows of an m-block that hold a token", f"{fill['mean_rows']:.1f} of {fill['block_m']}, mean"))
     if load := metrics.get("rank_load"):
         placed, in_order = (f"{load[f'max_over_mean_{when}']:.3f}" for when in ("after", "before"))
         facts.append(("rows of the busiest rank", f"{placed} times the mean; {in_order} with experts in order"))

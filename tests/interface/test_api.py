@@ -124,6 +124,18 @@ def test_a_bad_file_stops_only_what_needs_it(tmp_path, monkeypatch, capsys):
     assert main(["scenarios", "show", "bad", "--json"]) == 2
 
 
+def test_rows_that_are_computed_for_nothing_are_said():
+    """With a tile's height of rows an expert on average, about every second expert needs one more tile for a few rows."""
+    changes = {"workload.tokens": 1024}
+    found = xs.run("megamoe-flash-wave", overrides=changes)
+    fill = found.metrics["m_block_fill"]
+    assert 0 < fill["mean_rows"] <= fill["block_m"]
+    rows, blocks = 1024 * 6, sum(found.program.meta["m_blocks"])
+    assert fill["mean_rows"] == pytest.approx(rows / blocks, rel=0.02)
+    assert f"{fill['mean_rows']:.1f} of {fill['block_m']}, mean" in found._repr_html_()
+    assert "m_block_fill" not in xs.run("isolated-burst").metrics
+
+
 def test_doctor_is_a_small_object():
     found = xs.doctor()
     assert found.ok

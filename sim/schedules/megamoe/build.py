@@ -187,6 +187,12 @@ def _rank_load(routing: Routing, placed: Placement) -> dict[str, object]:
     return {"rank_load": asdict(compare_load(routing.expert_rows, in_order, placed))}
 
 
+def _fill(kernel: Kernel, built: Sequence[Rank]) -> dict[str, float]:
+    """Rows of an m-block, and how many of them hold a token in the mean: the others are computed for nothing."""
+    rows = sum(int(rank.blocks.rows.sum()) for rank in built)
+    return {"block_m": kernel.block_m, "mean_rows": rows / max(1, sum(rank.blocks.n_blocks for rank in built))}
+
+
 def _meta(
     shape: MegaMoe, policy: Policy, kernel: Kernel, release: Release, ranks: str, built: Sequence[Rank]
 ) -> dict[str, object]:
@@ -199,6 +205,7 @@ def _meta(
         "ranks": ranks,
         "ring_m_blocks": max((rank.order.ring for rank in built), default=0),
         "m_blocks": [rank.blocks.n_blocks for rank in built],
+        "m_block_fill": _fill(kernel, built),
         "math": shape.format.math,
         "flops": [
             flops(int(rank.blocks.rows.sum()), hidden=shape.hidden, intermediate=shape.intermediate) for rank in built
