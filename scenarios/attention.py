@@ -142,6 +142,9 @@ class AttentionWorkload(Workload):
     def without_sending(self) -> Self | None:
         return None if self.policy.name == "compute_only" else self.with_policy("compute_only", {})
 
+    def collective_rates(self) -> tuple[str, ...]:
+        return ("collective_rate",)
+
     def build(self, machine: Machine, seed: int) -> Program:
         from ..sim.schedules import attention_a2a
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 OTHER_ARBITRATION = {"fair": "fifo", "fifo": "fair"}
 LINK_RATES = ("drain_rate", "link_rate", "nic_rate")
-COLLECTIVE_RATES = {"collective_rate": 1, "ring_rate": 1, "all_reduce_rate": 2}
-"""Rates of collectives, and the most that each is of what leaves a GPU: an AllReduce counts its data going and coming."""
+MOST_OF_LINKS = {"all_reduce_rate": 2}
+"""The most that a rate of collectives is of what leaves a GPU, if not 1: an AllReduce counts its data going and coming."""
 
 
 def cautions(resolved: Resolved, program: Program) -> list[str]:
@@ -45,9 +45,9 @@ def _collectives(resolved: Resolved, program: Program) -> list[str]:
     links = resolved.machine.drain_kbs("all", resolved.scenario.workload.gpus)
     stay = {
         name: number.value
-        for name, times in COLLECTIVE_RATES.items()
+        for name in resolved.scenario.workload.collective_rates()
         if (number := getattr(wiring, name)) is not None
-        and number.value < times * links  # others follow the links, which hold them up
+        and number.value < MOST_OF_LINKS.get(name, 1) * links  # others follow the links, which hold them up
         and f"interconnect.{name}" not in resolved.scenario.machine.overrides
     }
     return [

@@ -131,6 +131,9 @@ class TensorParallelWorkload(Workload):
     def without_sending(self) -> Self | None:
         return None if self.policy.name == "compute_only" else self.with_policy("compute_only", {})
 
+    def collective_rates(self) -> tuple[str, ...]:
+        return ("ring_rate", "all_reduce_rate")
+
     def build(self, machine: Machine, seed: int) -> Program:
         from ..sim.schedules import tensor_parallel
 

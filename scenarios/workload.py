@@ -109,6 +109,10 @@ class Workload(Checked):
         """Names of the machine's compute part without which no schedule of this workload can be built."""
         return ()
 
+    def collective_rates(self) -> tuple[str, ...]:
+        """Names of the machine's rates of collectives that some schedule of this workload may use."""
+        return ()
+
     def fabric(self, machine: Machine, granule: int | None) -> Fabric:
         """What the Program runs on: the machine's first `gpus` GPUs, cut into granules of `granule` bytes."""
         return machine.fabric(self.gpus, granule)

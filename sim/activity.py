@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from . import program as p
 from .errors import InputError
-from .program_index import expand
+from .program_index import expand, share_of_gpu
 from .topology import PLAIN, SCATTER
 from .units import PS_PER_US
 
@@ -147,15 +147,11 @@ def _egress_share(trace: Trace, edges: Floats) -> Floats:
 def _is_scatter(trace: Trace, op: Ints, source: Ints) -> NDArray[np.bool_]:
     """Whether ops of GPU `source` are stores dealt over several other GPUs, which leave at the rate of a scatter."""
     program = trace.program
-    row, share = expand(program.destinations["first"], program.destinations["n_shares"])
-    receiver = np.sort(row * program.n_gpus + program.shares["gpu"][share])
-    target = np.where(program.ops["kind"][op] == p.STORE, program.ops["target"][op], -1).astype(np.int64)
-    key = target * program.n_gpus + source
-    own = np.searchsorted(receiver, key, side="right") - np.searchsorted(receiver, key)
     found = np.zeros(len(op), dtype=bool)
-    stores = target >= 0
-    rows = program.destinations[target[stores]]
-    others = rows["n_shares"] - own[stores]
+    stores = program.ops["kind"][op] == p.STORE
+    target = program.ops["target"][op[stores]]
+    rows = program.destinations[target]
+    others = rows["n_shares"] - (share_of_gpu(program, target, source[stores]) >= 0)
     found[stores] = (others >= trace.fabric.scatter_from) & (rows["replicate"] == 0)
     return found
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import program as p
-from .program_index import expand, gpu_of_queue, tasks_of_queues
+from .program_index import expand, gpu_of_queue, share_of_gpu, tasks_of_queues
 
 if TYPE_CHECKING:
     from .program import Program
@@ -23,15 +23,10 @@ def kept_bytes(program: Program) -> int:
     gpu, op, times = _stores(program)
     if not len(op) or not len(program.shares):
         return 0
-    rows = program.destinations
-    row, share = expand(rows["first"], rows["n_shares"])
-    stays = (rows["replicate"][row] == 0) | (rows["n_shares"][row] == 1)
-    size = np.where(stays, program.shares["bytes"][share], 0)
-    key = row * program.n_gpus + program.shares["gpu"][share]  # a row has one share for each of its GPUs
-    order = np.argsort(key, kind="stable")
-    wanted = program.ops["target"][op].astype(np.int64) * program.n_gpus + gpu
-    place = order[np.minimum(np.searchsorted(key, wanted, sorter=order), len(key) - 1)]
-    kept = np.where(key[place] == wanted, size[place], 0)
+    row = program.ops["target"][op]
+    share, of_row = share_of_gpu(program, row, gpu), program.destinations[row]
+    stays = (share >= 0) & ((of_row["replicate"] == 0) | (of_row["n_shares"] == 1))
+    kept = np.where(stays, program.shares["bytes"][share], 0)
     return int((kept * times).sum())
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import program as p
-from .program_index import expand, op_repeats
+from .granule_counts import pieces_of_rows
+from .program_index import op_repeats
 
 if TYPE_CHECKING:
     from .program import Program
@@ -36,13 +37,9 @@ class Layout:
         _, first, lane_sm = np.unique(key, return_index=True, return_inverse=True)
         n_runs = program.tasks["n_runs"].astype(np.int64)
         repeats = op_repeats(program)
-        rows = program.destinations
-        owner, share = expand(rows["first"], rows["n_shares"])
-        pieces = -(-program.shares["bytes"][share] // fabric.granule_bytes)
-        granules_of_row = np.bincount(owner, weights=pieces, minlength=len(rows)).astype(np.int64)
         kind = program.ops["kind"]
         granules = np.zeros(len(kind), dtype=np.int64)
-        granules[kind == p.STORE] = granules_of_row[program.ops["target"][kind == p.STORE]]
+        granules[kind == p.STORE] = pieces_of_rows(program, fabric)[program.ops["target"][kind == p.STORE]]
         granules[kind == p.SIGNAL] = 1
         granules[kind == p.LOAD] = 1 - (-program.ops["bytes"][kind == p.LOAD] // fabric.granule_bytes)
         return cls(

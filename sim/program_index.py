@@ -67,6 +67,18 @@ def tasks_of_queues(program: Program) -> tuple[Index, Index]:
     return queue, program.queue_tasks[place].astype(np.int64)
 
 
+def share_of_gpu(program: Program, row: Index, gpu: Index) -> Index:
+    """Which of `shares` each `row` of destinations has for a `gpu`, -1 if none; a row has one for each of its GPUs."""
+    owner, share = expand(program.destinations["first"], program.destinations["n_shares"])
+    if not len(share):
+        return np.full(len(row), -1, dtype=np.int64)
+    key = owner * program.n_gpus + program.shares["gpu"][share]
+    order = np.argsort(key, kind="stable")
+    wanted = np.asarray(row, dtype=np.int64) * program.n_gpus + gpu
+    place = order[np.minimum(np.searchsorted(key, wanted, sorter=order), len(key) - 1)]
+    return np.where(key[place] == wanted, share[place], -1)
+
+
 def op_repeats(program: Program) -> Index:
     """How often each row of `ops` is executed, if every task in a queue is run once. [n_ops]."""
     _, task = tasks_of_queues(program)

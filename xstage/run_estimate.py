@@ -19,10 +19,10 @@ from .clock import PATIENCE_S
 from .output import parts_html, table
 from .scenarios.loader import Resolved
 from .sim import program as p
-from .sim.granule_counts import op_granules, total_granules
+from .sim.granule_counts import op_granules, pieces_of_rows, total_granules
 from .sim.layout import Layout
 from .sim.outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN
-from .sim.program_index import expand, op_gpus, op_repeats
+from .sim.program_index import op_gpus, op_repeats
 from .sim.units import format_size
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _events(program: Program, fabric: Fabric) -> int:
     ports = float(lengths[lengths > 0].mean()) if lengths.any() else 0.0
     own_load, sent = (kind == p.LOAD) & (ops["target"] == gpu), granules > 0
     row = np.where(kind == p.STORE, ops["target"], 0)
-    issued = _pieces_of_row(program, fabric)[row]
+    issued = np.append(pieces_of_rows(program, fabric), 0)[row]
     shares = np.append(program.destinations["n_shares"], 0)  # where nothing is stored there is no row
     seen = np.where(sent & (ops["counter"] != p.NO_COUNTER), shares[row], 0)
     events = np.select(
@@ -199,13 +199,6 @@ def _events(program: Program, fabric: Fabric) -> int:
         ops["duration_ps"] > 0,
     )  # fmt: skip
     return round(float((events * op_repeats(program)).sum()))
-
-
-def _pieces_of_row(program: Program, fabric: Fabric) -> Any:
-    """Granules that a store to each row of destinations is cut into, those for the own GPU among them."""
-    row, share = expand(program.destinations["first"], program.destinations["n_shares"])
-    pieces = -(-program.shares["bytes"][share] // fabric.granule_bytes)
-    return np.bincount(row, weights=pieces, minlength=len(program.destinations) + 1)
 
 
 def _engine_bytes(program: Program, fabric: Fabric, layout: Layout, trace: str) -> int:

@@ -55,13 +55,7 @@ class CpuBackend:
         """Parameters of this computer's stage. Raises `NoLawError` or `DisturbedError`."""
         self._plan = self._look(rng)
         measured = self._before = measure(self.bench, self._plan, rng, progress)
-        shared = shared_stage(measured)
-        try:
-            found = self._fit(measured)
-        except NoLawError as refusal:
-            if shared is None or not shared.mixed:
-                raise
-            raise NoLawError("; ".join([str(refusal), *shared.warnings()])) from refusal
+        shared, found = shared_stage(measured), self._fit(measured)
         name = f"cpu-{self.bench.producers}"
         source = f"xstage calibrate --backend cpu on {processor_name()}, {_cores(self.bench.producers)} producing"
         machine: Machine = machine_of(
@@ -151,6 +145,16 @@ class CpuBackend:
         return plan_around(knee / LINE_BYTES, self.bench.producers * knee / found.drain_gbs.value, self.quick)
 
     def _fit(self, measured: Measured) -> Calibration:
+        """Raises `NoLawError`, which says so where it may be that cores share their drain at some times only."""
+        try:
+            return self._best_fit(measured)
+        except NoLawError as refusal:
+            shared = shared_stage(measured)
+            if shared is None or not shared.mixed:
+                raise
+            raise NoLawError("; ".join([str(refusal), *shared.warnings()])) from refusal
+
+    def _best_fit(self, measured: Measured) -> Calibration:
         if self.bench.producers == 1:
             return fit(measured.times, "synchronised")
         # A few producers neither march in step nor drift apart for good: take what describes the trains better.

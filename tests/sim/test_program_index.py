@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from xstage.sim import program as p
-from xstage.sim.program_index import gpu_of_queue, op_gpus, op_repeats, tasks_of_queues, visits
+from xstage.sim.program_index import gpu_of_queue, op_gpus, op_repeats, share_of_gpu, tasks_of_queues, visits
 
 from .random_programs import random_case
 
@@ -35,3 +36,13 @@ def test_it_agrees_with_loops_over_groups_queues_and_tasks(seed: int) -> None:
     assert list(zip(*(each.tolist() for each in tasks_of_queues(program)), strict=True)) == listed
     assert op_repeats(program).tolist() == [times[op] for op in range(len(program.ops))]
     assert [runners.get(op, -1) for op in range(len(program.ops))] == op_gpus(program).tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_share_of_a_gpu_is_the_one_of_its_row_that_names_it(seed: int) -> None:
+    program = random_case(seed)[0]
+    rows, gpus = np.divmod(np.arange(len(program.destinations) * program.n_gpus), program.n_gpus)
+    for row, gpu, found in zip(rows.tolist(), gpus.tolist(), share_of_gpu(program, rows, gpus).tolist(), strict=True):
+        first, count = (int(program.destinations[name][row]) for name in ("first", "n_shares"))
+        named = [share for share in range(first, first + count) if program.shares["gpu"][share] == gpu]
+        assert [found] == (named or [-1])
