@@ -85,16 +85,18 @@ def measure_op_costs(bench: Bench, times: BurstTimes, knee_bytes: float, beside_
 
 
 def quiet_runs(bench: Bench, tables: CoreTables, repeats: int) -> list[RanProgram]:
-    """`repeats` runs of a Program that were not disturbed. Raises `DisturbedError` if there are not as many in `MOST_S`."""
+    """`repeats` runs of a Program that were not disturbed. Raises `DisturbedError` if runs still are after `MOST_S`."""
     found: list[RanProgram] = []
     give_up = time.monotonic() + MOST_S
-    while len(found) < repeats and time.monotonic() < give_up:
+    while len(found) < repeats:
         ran = bench.run_program(tables, drain_ns=1000.0)
-        found += [] if ran.disturbed else [ran]
-    if len(found) < repeats:
-        raise DisturbedError(
-            f"only {len(found)} runs of a program were quiet in {MOST_S:g} s; try again when less runs on this computer"
-        )
+        if not ran.disturbed:
+            found.append(ran)
+        elif time.monotonic() > give_up:
+            raise DisturbedError(
+                f"only {len(found)} of {repeats} runs of a program were quiet in {MOST_S:g} s; "
+                "try again when less runs on this computer"
+            )
     return found
 
 

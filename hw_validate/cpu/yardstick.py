@@ -4,7 +4,7 @@ A core has more than one state. The two threads of an Intel core share its store
 has half of it (Intel's optimisation manual calls it statically partitioned), so Q is half as large and a small burst that
 fitted stalls. On a virtual computer that other thread may belong to another guest, and come and go every millisecond. Small
 bursts tell, as they take over twice as long then. So they stand around each list of steps and each run of a Program, and it
-counts only if those on both sides took as long as usual (`Bench.usual_ticks`).
+counts only if those on both sides took as long as usual (`bench.Limits`).
 
 They also make the loop that stores warm, for every rest of lines that its unrolled body leaves: without that, the first
 bursts of a short list take up to 40 ns more than later ones.

@@ -82,6 +82,7 @@ def test_lanes_meet_at_a_barrier(bench):
 def test_runs_beside_which_small_bursts_are_quicker_or_slower_than_usual_do_not_count(monkeypatch, pace, factor):
     usual = {"before": 100.0, "after": 100.0}
     with Bench(1, buffer_bytes=1 << 20, judges=False) as bench:
+        monkeypatch.setattr(bench, "_judges", True)
         monkeypatch.setattr(bench, "_limits", Limits(late_ns=NO_LIMIT, pause_ns=NO_LIMIT))
         monkeypatch.setattr(bench, "_usual_ticks", {1: 100.0})
         paces = usual | {pace: factor * usual[pace]}
