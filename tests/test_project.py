@@ -87,28 +87,46 @@ ARROWS = {
 }
 """From which other packages each may import. All may be imported by `xstage`, the interface, and none may import that."""
 
+INTERFACE_ARROWS = {
+    "terminal": set(),
+    "answers": {"terminal"},
+    "predictions": {"table_rows", "terminal"},
+    "paper": {"answers", "terminal", "workers"},
+    "differences": {"answers", "table_rows", "terminal"},
+    "pages": {"answers"},
+    "gallery": {"answers", "paper", "predictions", "table_rows", "terminal", "workers"},
+    "demo": {"answers", "gallery", "paper", "terminal"},
+    "commands": {"answers", "differences", "gallery", "pages", "paper", "predictions", "terminal"},
+}
+"""The same among the packages and modules of the interface itself."""
 
-def imported(folder):
-    """{package, or "xstage" for a module of the interface: places of the imports} of the modules of a folder."""
-    interface = {file.stem for file in (ROOT / "xstage").glob("*.py")} - {"__init__"}
+
+def imported(folder, root, known):
+    """{one of `known`: places where a module of a folder imports from it}; `known` lie beside each other in `root`."""
     found = {}
-    for file in sorted((ROOT / folder).rglob("*.py")):
-        depth = len(file.relative_to(ROOT).parts)
+    for file in sorted((root / folder).rglob("*.py")):
+        depth = len(file.relative_to(root).parts)
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.ImportFrom) or node.level != depth:
                 continue
             for name in [node.module.split(".")[0]] if node.module else [one.name for one in node.names]:
-                if name in interface or name in ARROWS:
-                    package = "xstage" if name in interface else name
-                    found.setdefault(package, []).append(f"{file.relative_to(ROOT)}:{node.lineno}")
+                if name in known:
+                    found.setdefault(name, []).append(f"{file.relative_to(root)}:{node.lineno}")
     return found
 
 
-@pytest.mark.parametrize("folder", ARROWS)
-def test_packages_import_each_other_one_way(folder):
-    found = imported(folder)
-    assert {package: places for package, places in found.items() if package not in ARROWS[folder]} == {}
-    assert ARROWS[folder] <= set(found), "an arrow that no module needs"
+INTERFACE = {file.relative_to(ROOT / "xstage").parts[0].removesuffix(".py") for file in (ROOT / "xstage").rglob("*.py")}
+
+
+@pytest.mark.parametrize(
+    ("folder", "root", "arrows"),
+    [(folder, ROOT, ARROWS) for folder in ARROWS]
+    + [(folder, ROOT / "xstage", INTERFACE_ARROWS) for folder in INTERFACE_ARROWS],
+)
+def test_packages_import_each_other_one_way(folder, root, arrows):
+    found = imported(folder, root, (set(ARROWS) if root == ROOT else set()) | INTERFACE - {"__init__"} - {folder})
+    assert {package: places for package, places in found.items() if package not in arrows[folder]} == {}
+    assert arrows[folder] <= set(found), "an arrow that no module needs"
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")

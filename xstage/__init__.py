@@ -16,26 +16,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import Run, catalogue, load_machine, load_scenario, run
-    from .audited import BurstAudit, audit
-    from .beside_trace import Beside, beside
-    from .comparison import Comparison, compare
-    from .diagnosis import doctor
-    from .difference import Difference, diff
-    from .explanation import Explanation, explain
-    from .figure_set import Figures, figures
+    from .answers.api import Run, catalogue, load_machine, load_scenario, run
+    from .answers.audit import BurstAudit, audit
+    from .answers.comparison import Comparison, compare
+    from .answers.diagnosis import doctor
+    from .answers.explanation import Explanation, explain
+    from .answers.layer import Layer, layer
+    from .answers.needs import Needs, needs
+    from .answers.run_estimate import RunEstimate, estimate_run
+    from .answers.topology import Topology, topology
+    from .answers.tuning import Tuning, tune
+    from .differences.beside import Beside, beside
+    from .differences.diff import Difference, diff
+    from .gallery.figures import Figures, figures
     from .hw_validate.readers.read import read_trace
     from .hw_validate.validate import calibrate, validate
-    from .layer_times import Layer, layer
-    from .machine_fit import MachineFit, fit_machine
-    from .needed import Needs, needs
-    from .paper_calls import paper_speedups
-    from .paper_l2_tiles import paper_tiles
-    from .paper_leads import paper_lead
+    from .pages.report import Report, report
+    from .paper.calls import paper_speedups
+    from .paper.l2_tiles import paper_tiles
+    from .paper.leads import paper_lead
     from .plots.traces.write import write_trace
-    from .predictions import Published, published
-    from .report_page import Report, report
-    from .run_estimate import RunEstimate, estimate_run
+    from .predictions.machine_fit import MachineFit, fit_machine
+    from .predictions.published import Published, published
     from .scenarios.loader import build_program
     from .scenarios.schema import Scenario
     from .sim.errors import DeadlockError, InputError, LimitError, ProgramError, XstageError
@@ -44,32 +46,32 @@ if TYPE_CHECKING:
     from .sim.program_builder import ProgramBuilder
     from .sweeps.estimate import Estimate, estimate
     from .sweeps.run import Sweep, sweep
-    from .topology_view import Topology, topology
-    from .tuning import Tuning, tune
 
     __version__: str
 
 _HOMES = {
-    "api": ("Run", "catalogue", "load_machine", "load_scenario", "run"),
-    "audited": ("BurstAudit", "audit"),
-    "beside_trace": ("Beside", "beside"),
-    "comparison": ("Comparison", "compare"),
-    "diagnosis": ("doctor",),
-    "difference": ("Difference", "diff"),
-    "explanation": ("Explanation", "explain"),
-    "figure_set": ("Figures", "figures"),
+    "answers.api": ("Run", "catalogue", "load_machine", "load_scenario", "run"),
+    "answers.audit": ("BurstAudit", "audit"),
+    "answers.comparison": ("Comparison", "compare"),
+    "answers.diagnosis": ("doctor",),
+    "answers.explanation": ("Explanation", "explain"),
+    "answers.layer": ("Layer", "layer"),
+    "answers.needs": ("Needs", "needs"),
+    "answers.run_estimate": ("RunEstimate", "estimate_run"),
+    "answers.topology": ("Topology", "topology"),
+    "answers.tuning": ("Tuning", "tune"),
+    "differences.beside": ("Beside", "beside"),
+    "differences.diff": ("Difference", "diff"),
+    "gallery.figures": ("Figures", "figures"),
     "hw_validate.readers.read": ("read_trace",),
     "hw_validate.validate": ("calibrate", "validate"),
-    "layer_times": ("Layer", "layer"),
-    "machine_fit": ("MachineFit", "fit_machine"),
-    "needed": ("Needs", "needs"),
-    "paper_calls": ("paper_speedups",),
-    "paper_l2_tiles": ("paper_tiles",),
-    "paper_leads": ("paper_lead",),
+    "pages.report": ("Report", "report"),
+    "paper.calls": ("paper_speedups",),
+    "paper.l2_tiles": ("paper_tiles",),
+    "paper.leads": ("paper_lead",),
     "plots.traces.write": ("write_trace",),
-    "predictions": ("Published", "published"),
-    "report_page": ("Report", "report"),
-    "run_estimate": ("RunEstimate", "estimate_run"),
+    "predictions.machine_fit": ("MachineFit", "fit_machine"),
+    "predictions.published": ("Published", "published"),
     "scenarios.loader": ("build_program",),
     "scenarios.schema": ("Scenario",),
     "sim.errors": ("DeadlockError", "InputError", "LimitError", "ProgramError", "XstageError"),
@@ -78,8 +80,6 @@ _HOMES = {
     "sim.program_builder": ("ProgramBuilder",),
     "sweeps.estimate": ("Estimate", "estimate"),
     "sweeps.run": ("Sweep", "sweep"),
-    "topology_view": ("Topology", "topology"),
-    "tuning": ("Tuning", "tune"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

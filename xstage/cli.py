@@ -16,17 +16,18 @@ from typing import Annotated, Any
 
 import typer
 
-from .commands_diff import register as register_diff
-from .commands_figures import register as register_figures
-from .commands_layer import register as register_layer
-from .commands_paper import register as register_paper
-from .commands_published import register as register_published
-from .commands_schedule import register as register_schedule
-from .commands_sweep import register as register_sweep
-from .commands_trace import register as register_trace
-from .commands_validate import register as register_validate
-from .invocation import invoked
-from .output import (
+from .commands.diff import register as register_diff
+from .commands.figures import register as register_figures
+from .commands.layer import register as register_layer
+from .commands.paper import register as register_paper
+from .commands.published import register as register_published
+from .commands.schedule import register as register_schedule
+from .commands.sweep import register as register_sweep
+from .commands.trace import register as register_trace
+from .commands.validate import register as register_validate
+from .sim.compilation import announce_compilation
+from .terminal.invocation import invoked
+from .terminal.output import (
     OutputLostError,
     print_json,
     progress,
@@ -36,7 +37,6 @@ from .output import (
     warn,
     with_common_fields,
 )
-from .sim.compilation import announce_compilation
 
 # The class of all errors in a command line; where it can be imported from depends on the version of typer.
 CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -148,14 +148,14 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Simulate a scenario and print where the time goes."""
-    from .api import run as simulate
-    from .clock import clock
-    from .commands_trace import write
-    from .no_effect import without_effect
+    from .answers.api import run as simulate
+    from .answers.no_effect import without_effect
+    from .answers.run_estimate import Built, cost_parts, estimate_parts, estimate_run, peak_memory
+    from .commands.trace import write
     from .plots.traces.write import check_file
-    from .run_estimate import Built, cost_parts, estimate_parts, estimate_run, peak_memory
     from .scenarios.cautions import cautions
     from .scenarios.loader import load, parse_overrides
+    from .terminal.clock import clock
 
     started = time.perf_counter()
     if trace is not None:
@@ -184,7 +184,7 @@ def run(
         answer["warnings"] = warnings
         warn(warnings)
     if explain:
-        from .scenario_parts import scenario_parts, shown_parts
+        from .answers.scenario_parts import scenario_parts, shown_parts
 
         answer["explain"] = scenario_parts(resolved, done.program, done.fabric)
         parts += shown_parts(answer["explain"])
@@ -195,7 +195,7 @@ def run(
     if as_json:
         print_json(with_common_fields(answer, timing, resolved.scenario.seed))
     else:
-        from .run_answer import run_parts
+        from .answers.run import run_parts
 
         show(*parts, *run_parts(done), *cost_parts(timing))
 
@@ -233,8 +233,8 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Say whether bursts of stores fit a machine as they are, by what margins, and what to do if not."""
-    from .audited import audit as audited
-    from .audited import audit_parts
+    from .answers.audit import audit as audited
+    from .answers.audit import audit_parts
     from .scenarios.loader import machine_overrides, parse_overrides
     from .scenarios.machine_files import load_machine
     from .sim.units import parse_size, parse_time
@@ -261,7 +261,7 @@ def scenarios(context: typer.Context, as_json: AsJson = False) -> None:
 @scenarios_app.command("list")
 def list_scenarios(as_json: AsJson = False) -> None:
     """List the scenarios, the studies and the machines."""
-    from .api import catalogue_rows
+    from .answers.api import catalogue_rows
 
     started = time.perf_counter()
     rows = catalogue_rows()
@@ -320,7 +320,7 @@ def show_schema(as_json: AsJson = False) -> None:
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Look at versions, processors, the compiled engine's cache and GPUs."""
-    from .diagnosis import doctor as diagnose
+    from .answers.diagnosis import doctor as diagnose
 
     started = time.perf_counter()
     found = diagnose()
@@ -341,8 +341,8 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Run the paper's microbenchmarks and a MegaMoE layer, compare with the paper, and draw the figures."""
-    from .demo import demo as run_demo
-    from .demo import demo_parts
+    from .demo.run import demo as run_demo
+    from .demo.run import demo_parts
 
     started = time.perf_counter()
     announce_compilation()
@@ -367,9 +367,9 @@ register_validate(app)
 
 
 def _plot_topology(name: str, file: Path, as_json: bool) -> None:
+    from .answers.topology import topology
+    from .answers.topology_facts import shown_topology
     from .plots.figure_file import check_figure
-    from .topology_facts import shown_topology
-    from .topology_view import topology
 
     started = time.perf_counter()
     check_figure(file, "--plot")

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from threading import Thread
 from typing import TypeVar
 
-from .counted_progress import Report, unreported
+from .terminal.counted_progress import Report, unreported
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

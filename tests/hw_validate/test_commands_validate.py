@@ -8,7 +8,7 @@ from xstage.scenarios.machine_files import load_machine
 from xstage.sim.calibrate import NoLawError
 
 from xstage.cli import main
-from xstage.commands_validate import _lines
+from xstage.commands.validate import _lines
 
 from .made_up_hardware import MadeUpHardware
 

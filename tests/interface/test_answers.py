@@ -10,8 +10,8 @@ from xstage.hw_validate import validate as hardware
 from xstage.sim.fit_times import Fit
 
 import xstage as xs
-from xstage.machine_fit import MachineFit
-from xstage.predictions import Published
+from xstage.predictions.machine_fit import MachineFit
+from xstage.predictions.published import Published
 
 from ..hw_validate.made_up_hardware import MadeUpHardware
 

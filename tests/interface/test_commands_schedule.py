@@ -7,11 +7,11 @@ import pytest
 from xstage.scenarios.loader import load
 
 import xstage as xs
+from xstage.answers.explanation import BAR_WIDTH, LIMITS, Bar, explanation_parts
+from xstage.answers.reruns import with_workload
+from xstage.answers.tuning import tuning_parts
 from xstage.cli import main
-from xstage.counted_progress import _lines
-from xstage.explanation import BAR_WIDTH, LIMITS, Bar, explanation_parts
-from xstage.reruns import with_workload
-from xstage.tuning import tuning_parts
+from xstage.terminal.counted_progress import _lines
 
 MEGAMOE = {
     "question": "Which order?",

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from xstage.plots.traces import write
 
-from xstage import commands_trace
 from xstage.cli import main
+from xstage.commands import trace as commands_trace
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "pftrace", "json"])

@@ -13,11 +13,11 @@ from xstage.sim.calibrate import NoLawError
 
 import xstage as xs
 from xstage.cli import main
-from xstage.demo import Demo, demo_parts
-from xstage.demo_schedules import leads_sentence
-from xstage.demo_section import Agreement, Job, Row, Section
-from xstage.demo_validate import validation
-from xstage.output import show
+from xstage.demo.run import Demo, demo_parts
+from xstage.demo.schedules import leads_sentence
+from xstage.demo.section import Agreement, Job, Row, Section
+from xstage.demo.validation import validation
+from xstage.terminal.output import show
 
 
 @pytest.fixture(scope="module")

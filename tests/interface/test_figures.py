@@ -9,9 +9,9 @@ from xstage.sim.errors import InputError
 
 import xstage as xs
 from xstage.cli import main
-from xstage.figure_list import DRAWINGS
-from xstage.reach_tables import published_table, topology_table
-from xstage.shape_tables import calls_table
+from xstage.gallery.drawings import DRAWINGS
+from xstage.gallery.reach_tables import published_table, topology_table
+from xstage.gallery.shape_tables import calls_table
 
 QUICK = ["knee"]
 

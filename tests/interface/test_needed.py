@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import xstage as xs
-from xstage.needed import LOSS_PCT, MOST_FACTOR, PRECISION, faster, least_factor, needs, needs_parts, roomier
-from xstage.reruns import simulated
+from xstage.answers.needs import LOSS_PCT, MOST_FACTOR, PRECISION, faster, least_factor, needs, needs_parts, roomier
+from xstage.answers.reruns import simulated
 
 TRAIN = {
     "question": "How much is enough?",

@@ -8,7 +8,7 @@ from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
 from xstage.sim.interconnect import KINDS
 
-from xstage.no_effect import same_outcome, without_effect
+from xstage.answers.no_effect import same_outcome, without_effect
 
 ONE_OF_EACH_KIND = ("hgx-b200", "mi300x", "dgx1-v100", "hgx-h100-rails")
 MACHINES = [

@@ -14,10 +14,10 @@ from xstage.scenarios.study import load_study
 from xstage.sim.errors import InputError
 
 import xstage as xs
-from xstage import paper_l2_tiles as tiles
 from xstage.cli import main
-from xstage.paper_calls import Speedups, by_call, hbm_of_slowest, losing_case, paper_machine
-from xstage.paper_tables import lead_parts, speedup_parts, tile_parts
+from xstage.paper import l2_tiles as tiles
+from xstage.paper.calls import Speedups, by_call, hbm_of_slowest, losing_case, paper_machine
+from xstage.paper.output import lead_parts, speedup_parts, tile_parts
 
 
 def test_the_paper_predicts_a_stall_as_span_less_main_loop() -> None:

@@ -14,12 +14,12 @@ from xstage.scenarios.published.cases import mapped
 
 import xstage as xs
 from xstage.cli import main
-from xstage.machine_fit import fit_machine, free_numbers, overhead_us, write_fit
-from xstage.prediction_choices import choices, score
-from xstage.prediction_output import published_parts
-from xstage.prediction_summary import error_numbers, repeat_spread, summary
-from xstage.prediction_worker import answer, answers, machine_of, text_of
-from xstage.predictions import Published, ordered, predicted
+from xstage.predictions.choices import choices, score
+from xstage.predictions.machine_fit import fit_machine, free_numbers, overhead_us, write_fit
+from xstage.predictions.output import published_parts
+from xstage.predictions.published import Published, ordered, predicted
+from xstage.predictions.summary import error_numbers, repeat_spread, summary
+from xstage.predictions.worker import answer, answers, machine_of, text_of
 
 HEADER = (
     "source_url,gpu,ranks,hidden,intermediate,experts,topk,tokens_per_rank,"

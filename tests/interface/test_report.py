@@ -12,7 +12,7 @@ from xstage.sim.errors import InputError
 
 import xstage as xs
 from xstage.cli import main
-from xstage.paper_calls import Speedups
+from xstage.paper.calls import Speedups
 
 from ..hw_validate.made_up_hardware import MadeUpHardware
 

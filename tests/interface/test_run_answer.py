@@ -3,8 +3,8 @@
 import pytest
 
 import xstage as xs
+from xstage.answers.run import roof_table, run_parts
 from xstage.cli import main
-from xstage.run_answer import roof_table, run_parts
 
 BURST = "isolated-burst"
 

@@ -11,9 +11,9 @@ from xstage.scenarios.loader import load
 from xstage.sim.outcome import OP_RECORD
 
 import xstage as xs
+from xstage.answers.run_estimate import Built, estimate_run, expected_s
 from xstage.cli import main
-from xstage.clock import _lines, _tell_elapsed, elapsed
-from xstage.run_estimate import Built, estimate_run, expected_s
+from xstage.terminal.clock import _lines, _tell_elapsed, elapsed
 
 MOE = {
     "question": "q?",
@@ -79,7 +79,7 @@ def passing(monkeypatch):
         def load_engine():
             now[0] = 100.0
 
-        monkeypatch.setattr("xstage.run_estimate.time", SimpleNamespace(perf_counter=lambda: now[0]))
+        monkeypatch.setattr("xstage.answers.run_estimate.time", SimpleNamespace(perf_counter=lambda: now[0]))
         monkeypatch.setattr("xstage.sim.compilation.warm_up", load_engine)
         monkeypatch.setattr("xstage.sim.execute.simulate", simulate)
         return expected_s(built)
@@ -137,8 +137,8 @@ def test_what_is_over_at_once_says_nothing(capsys):
 LONG = ("isolated-burst", "--set", "workload.burst=4MiB", "--set", "workload.bursts=1000", "--set", "granule=4KiB")
 INTERRUPTED = """
 import sys
-import xstage.clock
-xstage.clock.PATIENCE_S = xstage.clock.BETWEEN_LINES_S = 0.0
+import xstage.terminal.clock
+xstage.terminal.clock.PATIENCE_S = xstage.terminal.clock.BETWEEN_LINES_S = 0.0
 from xstage.entry import main
 sys.argv = ["xstage", *sys.argv[1:]]
 sys.exit(main())

@@ -9,7 +9,7 @@ import pytest
 from xstage.scenarios.loader import Resolved, load
 
 import xstage as xs
-from xstage.reruns import choices_of, with_workload
+from xstage.answers.reruns import choices_of, with_workload
 
 
 def scenario(machine: str, sms: int, workload: dict[str, Any], **overrides: str) -> dict[str, Any]:

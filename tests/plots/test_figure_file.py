@@ -6,8 +6,8 @@ from xstage.cli import main
 
 COMMANDS = {
     "xstage.sweeps.run.sweep": ["sweep", "node-size", "-o", "out"],
-    "xstage.layer_times.layer": ["layer", "flux-1"],
-    "xstage.topology_view.topology": ["scenarios", "show", "hgx-b200"],
+    "xstage.answers.layer.layer": ["layer", "flux-1"],
+    "xstage.answers.topology.topology": ["scenarios", "show", "hgx-b200"],
 }
 
 

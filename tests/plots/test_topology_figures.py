@@ -10,7 +10,7 @@ from xstage.plots.save import save
 from xstage.plots.topology_figures import positions, topology_figure
 from xstage.scenarios.machine_files import load_machine
 
-from xstage.topology_view import links_table
+from xstage.answers.topology import links_table
 
 
 @pytest.mark.parametrize("name", ["hgx-b200", "mi300x", "dgx1-v100", "hgx-h100-rails", "gb200-nvl72"])

@@ -10,7 +10,7 @@ from xstage.scenarios.published import load_published
 from xstage.scenarios.published.cases import Reason, _kernel, _kernels, mapped
 from xstage.sim.schedules import megamoe
 
-from xstage.machine_fit import free_numbers
+from xstage.predictions.machine_fit import free_numbers
 
 TABLES = {kind: load_published(kind) for kind in ("megamoe", "attention_tp")}
 ROWS = [row for table in TABLES.values() for row in table.reset_index().to_dict("records")]

@@ -1,0 +1,1 @@
+"""What the public functions return: an answer with its tables, its figure (`.plot()`), its text and its JSON."""

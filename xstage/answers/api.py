@@ -1,0 +1,113 @@
+"""What the commands do, as functions: each takes plain values and returns a small object or a DataFrame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..scenarios.loader import Resolved, load
+from ..scenarios.machine_files import load_machine
+from ..sim.errors import InputError
+from .run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..scenarios.catalogue import Entry
+    from ..scenarios.schema import Engine, Scenario, TraceLevel
+
+__all__ = ["Run", "catalogue", "load_machine", "load_scenario", "run"]
+
+load_scenario = load
+
+ENGINES = ("simpy", "compiled")
+TRACE_LEVELS = ("off", "summary", "full")
+
+
+def run(
+    scenario: str | Path | Mapping[str, Any] | Scenario | Resolved,
+    *,
+    engine: Engine | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    trace: TraceLevel | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Run:
+    """Simulate a scenario: a name of the catalogue, a YAML file, a mapping, or a `Scenario`.
+
+    `overrides` replaces values by dotted path, such as {'workload.burst': '64 KiB'}; `engine` and `trace` replace what the
+    scenario says. `progress` is called now and then with the share of the simulation that is done. Raises `InputError` for
+    what is not acceptable, `DeadlockError` if the schedule can never finish and `LimitError` if it would leave the range of
+    times.
+    """
+    from ..sim.execute import simulate
+    from ..sim.metrics import summarise
+    from ..sim.roofs import roofs
+
+    started = time.perf_counter()
+    resolved = resolved_scenario(scenario, overrides)
+    chosen = _one_of(engine or resolved.scenario.engine, "engine", ENGINES)
+    level = _one_of(trace or resolved.scenario.trace, "trace", TRACE_LEVELS)
+    program, fabric = resolved.program(), resolved.fabric()
+    built = time.perf_counter()
+    outcome = simulate(program, fabric, engine=chosen, trace=level, progress=progress)
+    simulated = time.perf_counter()
+    metrics = summarise(outcome) | {"roofs": [roof.as_dict() for roof in roofs(outcome, resolved.machine)]}
+    if "rank_load" in program.meta:
+        metrics["rank_load"] = program.meta["rank_load"]
+    timing = {
+        "wall_s": time.perf_counter() - started,
+        "build_s": built - started,
+        "simulate_s": simulated - built,
+    }
+    given = (scenario, overrides) if overrides and not isinstance(scenario, Resolved) else None
+    return Run(resolved, chosen, metrics, timing, program, fabric, outcome, given)
+
+
+def catalogue() -> pd.DataFrame:
+    """The scenarios, studies and machines that come with xstage: kind, name, what it is.
+
+    A file that cannot be read has the reason in its place.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(catalogue_rows())
+
+
+def catalogue_rows() -> list[dict[str, str]]:
+    """The rows of `catalogue`."""
+    from ..scenarios.catalogue import entries
+
+    return [{"kind": entry.kind, "name": entry.name, "text": _text_of(entry)} for entry in entries()]
+
+
+def _text_of(entry: Entry) -> str:
+    """What a file says of itself. A bad one stops only what needs it, and that is not the list."""
+    from ..scenarios.study import load_study
+
+    try:
+        if entry.kind == "machine":
+            return load_machine(entry.name).description
+        if entry.kind == "scenario":
+            return load(entry.name).scenario.question
+        return load_study(entry.name).study.question
+    except InputError as error:
+        return f"UNREADABLE: {error}"
+
+
+def resolved_scenario(
+    scenario: str | Path | Mapping[str, Any] | Scenario | Resolved, overrides: Mapping[str, Any] | None
+) -> Resolved:
+    if not isinstance(scenario, Resolved):
+        return load(scenario, overrides)
+    if overrides:
+        raise InputError("cannot change a loaded scenario; give them when it is loaded", field="overrides",
+                         value=", ".join(overrides))  # fmt: skip
+    return scenario
+
+
+def _one_of(value: str, name: str, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise InputError("is not known", field=name, value=value, allowed=allowed)
+    return value

@@ -1,0 +1,392 @@
+"""`xstage explain`: where the time of a scenario goes, as bars that add up to its makespan.
+
+The scenario runs again and again, each time with one more limit removed: what a step saves is the bar of that limit. What
+is left when all are gone is split by the time of the busiest Tensor Core lane. Limits overlap, so a bar depends on the
+order: one that comes later is charged only with what the earlier ones have left. `alone_us` is what removing that limit
+and nothing else saves; where the two differ much, limits stand in for each other. A bar can be negative, where a limit
+happened to order stores or tiles well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..scenarios.loader import Resolved
+from ..sim import waterfall
+from ..sim.checked import closest
+from ..sim.errors import InputError
+from ..sim.units import PS_PER_US
+from ..terminal.counted_progress import Report, unreported
+from ..terminal.heading import asked
+from ..terminal.output import parts_html, table
+from .api import resolved_scenario
+from .reruns import Given, choices_of, chosen_policies, own_policy, simulated, under_policy
+from .run import what_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from ..scenarios.schema import Scenario
+    from ..scenarios.workload import Workload
+    from ..sim.machine import Machine
+    from ..sim.topology import Fabric
+    from ..sim.trace import Trace
+
+SMALL_PCT = 1.0
+"""Below this share of the makespan, removing a limit is not worth a recommendation."""
+BAR_WIDTH = 40
+BELOW_ZERO = "Below 0: without that limit the scenario takes longer; it happens to order stores or tiles well."
+L2_CACHE = "l2_cache"
+WAVES = "expert_wave"
+"""The policy that crosses fewest experts."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Something that costs time and can be taken away: from the fabric, from the scenario (None where it is not there), or
+    from the machine that the Program is built for (not there where the Program stays the same). `symbol` is the paper's.
+    """
+
+    name: str
+    text: str
+    removed: str
+    fabric: Callable[[Fabric], Fabric] | None = None
+    scenario: Callable[[Scenario], Scenario | None] | None = None
+    machine: Callable[[Machine], Machine | None] | None = None
+    symbol: str | None = None
+
+
+def _undisturbed(kind: str) -> Callable[[Scenario], Scenario | None]:
+    """Without the disturbances of one kind."""
+
+    def change(scenario: Scenario) -> Scenario | None:
+        if not getattr(scenario.disturb, kind):
+            return None
+        return scenario.model_copy(update={"disturb": scenario.disturb.model_copy(update={kind: ()})})
+
+    return change
+
+
+def _with(change: Callable[[Workload], Workload | None]) -> Callable[[Scenario], Scenario | None]:
+    """With a changed workload."""
+
+    def changed(scenario: Scenario) -> Scenario | None:
+        workload = change(scenario.workload)
+        return None if workload is None else scenario.model_copy(update={"workload": workload})
+
+    return changed
+
+
+def _in_time(scenario: Scenario) -> Scenario | None:
+    """With no rank late, whether the workload or a disturbance made it so."""
+    workload = _with(lambda w: w.without_late_ranks())(scenario)
+    return _undisturbed("late_gpu")(workload or scenario) or workload
+
+
+def _unlimited(*numbers: str) -> Callable[[Machine], Machine | None]:
+    """With numbers of the compute part so large that they limit nothing; None where the machine has none of them."""
+
+    def change(machine: Machine) -> Machine | None:
+        known = {number: value for number in numbers if (value := getattr(machine.compute, number)) is not None}
+        if not known:
+            return None
+        compute = {
+            number: value.model_copy(update={"value": waterfall.WITHOUT_LIMIT}) for number, value in known.items()
+        }
+        return machine.model_copy(update={"compute": machine.compute.model_copy(update=compute)})
+
+    return change
+
+
+LIMITS = (
+    Limit("degraded_link", "a degraded link", "links as they should be", scenario=_undisturbed("degraded_link")),
+    Limit("slow_gpu", "a slow GPU", "GPUs that are equally fast", scenario=_undisturbed("slow_gpu")),
+    Limit("late_ranks", "ranks that start late", "a start of all at once", scenario=_in_time),
+    Limit(
+        "capacity",
+        "finite capacity of the stage (Q)",
+        "a stage without limit",
+        waterfall.without_capacity_limit,
+        symbol="Q",
+    ),
+    Limit(
+        "drain_rate", "finite drain rate (R)", "an interconnect without limit", waterfall.without_rate_limit, symbol="R"
+    ),
+    Limit("latency", "latency of the interconnect", "no latency", waterfall.without_latency),
+    Limit(
+        L2_CACHE,
+        "weights read again (L2 cache misses)",
+        "an L2 cache that keeps every weight tile, so that each is read from HBM once",
+        machine=_unlimited("l2"),
+    ),
+    Limit("hbm", "bandwidth of HBM", "an HBM without limit", machine=_unlimited("hbm_rate")),
+    Limit(
+        "l2_feed",
+        "what SMs take in from L2",
+        "an L2 that feeds every SM as fast as it multiplies",
+        machine=_unlimited("l2_throughput", "sm_feed", "sm_port", "l2_rate"),
+    ),
+    Limit("imbalance", "routing imbalance", "balanced routing", scenario=_with(lambda w: w.without_imbalance())),
+    Limit(
+        "sending", "what the schedule does to send", "nothing to send", scenario=_with(lambda w: w.without_sending())
+    ),
+)
+"""In the order in which they are removed unless another is asked for."""
+
+_PARTS = {
+    "compute": "Tensor Core time of the busiest lane",
+    "busy": "work of the busiest lane",
+    "other": "that lane's epilogue, issue, signals",
+    "stall": "that lane's stall",
+    "wait": "that lane's wait for ",
+    "before": "before that lane starts",
+    "after": "after that lane's last tile",
+}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """`ps` of the makespan. `removed` says without what; None for a part of what is left when all limits are gone."""
+
+    name: str
+    cause: str
+    ps: int
+    removed: str | None = None
+    alone_ps: int | None = None
+
+    def as_dict(self, total_ps: int) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "cause": self.cause,
+            "us": self.ps / PS_PER_US,
+            "share_pct": 100 * self.ps / max(1, total_ps),
+            "removed_by": self.removed,
+            "alone_us": None if self.alone_ps is None else self.alone_ps / PS_PER_US,
+        }
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Explanation:
+    """Bars in picoseconds that add up to the makespan exactly, removable ones first.
+
+    `weight_hits_pct` is, by policy, the share of tiles that find their weights in the L2 cache: of the scenario's own, then
+    of expert_wave. It is there where weights that are read again cost time.
+    """
+
+    resolved: Resolved
+    total_ps: int
+    bars: tuple[Bar, ...]
+    timing: dict[str, float]
+    weight_hits_pct: Mapping[str, float]
+
+    @property
+    def largest(self) -> Bar | None:
+        """The removable bar that saves most; None if none saves anything."""
+        removable = [bar for bar in self.bars if bar.removed and bar.ps > 0]
+        return max(removable, key=lambda bar: bar.ps, default=None)
+
+    @property
+    def sentence(self) -> str:
+        """What to look at first, or that there is nothing."""
+        largest = self.largest
+        if largest is None or not self._matters(largest):
+            return f"No limit costs {SMALL_PCT:g} % of the time: computation and the order of tiles set it."
+        said = f"The largest removable part is {self._told(largest)}, gone with {largest.removed}."
+        weights = next((bar for bar in self.bars if bar.name == L2_CACHE), None)
+        if weights is not None and self._matters(weights):
+            said += "" if weights is largest else f" Also: {self._told(weights)}."
+            said += self._of_weights()
+        return said
+
+    def _matters(self, bar: Bar) -> bool:
+        return 100 * bar.ps >= SMALL_PCT * self.total_ps
+
+    def _told(self, bar: Bar) -> str:
+        return f"{bar.cause}: {bar.ps / PS_PER_US:.3f} us, {100 * bar.ps / self.total_ps:.1f} % of the makespan"
+
+    def _of_weights(self) -> str:
+        """How often tiles find their weights in the L2 cache, and under expert waves, which cross fewest experts."""
+        (own, hits), *waves = self.weight_hits_pct.items()
+        found = f" Under {own} {hits:.0f} % of the tiles find their weights in the L2 cache"
+        wave, more = waves[0] if waves else (own, hits)
+        return found + (f", {more:.0f} % under {wave}: this order crosses experts." if more > hits else ".")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage explain --json`, without the fields that all answers share."""
+        scenario, largest = self.resolved.scenario, self.largest
+        return {
+            "scenario": scenario.name,
+            "machine": self.resolved.machine.name,
+            "total_us": self.total_ps / PS_PER_US,
+            "bars": [bar.as_dict(self.total_ps) for bar in self.bars],
+            "largest_removable": largest.name if largest else None,
+            "sentence": self.sentence,
+            "weight_hits_pct": dict(self.weight_hits_pct),
+        }
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a bar."""
+        import pandas as pd
+
+        return pd.DataFrame(bar.as_dict(self.total_ps) for bar in self.bars)
+
+    def plot(self) -> Figure:
+        """The waterfall."""
+        from ..plots.schedule_figures import waterfall_figure
+        from .figure_setting import setting_of
+
+        return waterfall_figure(self.frame, setting_of(self.resolved))
+
+    def __repr__(self) -> str:
+        return f"<Explanation of {self.resolved.scenario.name}: {self.total_ps / PS_PER_US:.3f} us>"
+
+    def _repr_html_(self) -> str:
+        return parts_html(explanation_parts(self))
+
+
+def explain(
+    scenario: Given,
+    policy: str | None = None,
+    *,
+    order: Sequence[str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    progress: Report = unreported,
+) -> Explanation:
+    """Split the makespan of a scenario into what each limit costs and what is left, see the module's description.
+
+    `policy` replaces the scenario's own. `order` names limits in the order of their removal (default: all, as in `LIMITS`);
+    those that the workload does not have are left out. Raises `InputError` for an unknown policy or limit.
+    """
+    started = time.perf_counter()
+    resolved = resolved_scenario(scenario, overrides)
+    if policy is not None:
+        choices = choices_of(resolved)
+        [name] = chosen_policies(choices, [policy], "policy")
+        resolved, _ = under_policy(resolved, name, choices[name])
+    limits = [limit for limit in _ordered(order) if _is_there(resolved, limit)]
+    expected, done = max(1, 2 * len(limits)), 0
+
+    def makespan(removed: Sequence[Limit]) -> int:
+        nonlocal done
+        progress(done, expected)
+        done += 1
+        return _run(resolved, removed).makespan_ps
+
+    after = [makespan(limits[:count]) for count in range(len(limits))]
+    last = _run(resolved, limits)
+    after.append(last.makespan_ps)
+    alone = [after[0] - (after[1] if i == 0 else makespan([limit])) for i, limit in enumerate(limits)]
+    progress(expected, expected)
+    bars = [
+        Bar(limit.name, limit.text, after[i] - after[i + 1], limit.removed, alone[i]) for i, limit in enumerate(limits)
+    ]
+    for part in waterfall.remainder(last):
+        name = f"wait_{part.cause}" if part.cause else part.what
+        bars.append(Bar(name, _PARTS[part.what] + (part.cause or ""), part.ps))
+    hits = _weight_hits(resolved) if any(limit.name == L2_CACHE for limit in limits) else {}
+    return Explanation(resolved, after[0], tuple(bars), {"wall_s": time.perf_counter() - started}, hits)
+
+
+def _ordered(order: Sequence[str] | None) -> list[Limit]:
+    """The limits by name or by the paper's symbol."""
+    known = {limit.name: limit for limit in LIMITS}
+    symbols = {limit.symbol: limit.name for limit in LIMITS if limit.symbol}
+    if order is None:
+        return list(LIMITS)
+    for name in order:
+        if name not in known and name not in symbols:
+            reason = f"is no limit that can be removed{closest(name, known)}"
+            raise InputError(reason, field="order", value=name, allowed=limit_names())
+    return [known[name] for name in dict.fromkeys(symbols.get(name, name) for name in order)]
+
+
+def limit_names() -> list[str]:
+    """What `order` takes, in the order of `LIMITS`: 'capacity (or Q)'."""
+    return [f"{limit.name} (or {limit.symbol})" if limit.symbol else limit.name for limit in LIMITS]
+
+
+def _is_there(resolved: Resolved, limit: Limit) -> bool:
+    changed = _without(resolved, [limit])
+    if changed is None or limit.machine is None:
+        return changed is not None
+    here, without = (one.program().ops["duration_ps"] for one in (resolved, changed))
+    return not np.array_equal(here, without)
+
+
+def _weight_hits(resolved: Resolved) -> dict[str, float]:
+    """Share of tiles that find their weights in the L2 cache, percent, of the scenario's policy and of expert waves."""
+    own, choices = own_policy(resolved), choices_of(resolved)
+    programs = {own: resolved.program()}
+    for name in {WAVES} & set(choices) - {own}:
+        programs[name] = under_policy(resolved, name, choices[name])[0].program()
+    return {name: float(np.mean(program.meta["weight_hits_pct"])) for name, program in programs.items()}
+
+
+def _without(resolved: Resolved, removed: Sequence[Limit]) -> Resolved | None:
+    """The scenario without what it or its machine adds; None if one of them is not there."""
+    scenario, machine = resolved.scenario, resolved.machine
+    for limit in removed:
+        if limit.scenario is not None:
+            changed = limit.scenario(scenario)
+            if changed is None:
+                return None
+            scenario = changed
+        if limit.machine is not None:
+            remade = limit.machine(machine)
+            if remade is None:
+                return None
+            machine = remade
+    return replace(resolved, scenario=scenario, machine=machine)
+
+
+def _run(resolved: Resolved, removed: Sequence[Limit]) -> Trace:
+    changed = _without(resolved, removed)
+    assert changed is not None  # limits that are not there have been left out
+
+    def change(fabric: Fabric) -> Fabric:
+        for limit in removed:
+            fabric = limit.fabric(fabric) if limit.fabric else fabric
+        return fabric
+
+    return simulated(changed, "off", change)
+
+
+def explanation_parts(done: Explanation) -> list[Any]:
+    """The waterfall for a person."""
+    scenario, total = done.resolved.scenario, done.total_ps
+    # A part is longer than the whole where another is below 0.
+    longest = max([total, *(abs(bar.ps) for bar in done.bars)])
+    rows = [
+        (
+            bar.cause,
+            f"{bar.ps / PS_PER_US:.3f}",
+            f"{100 * bar.ps / max(1, total):.1f} %",
+            "" if bar.alone_ps is None else f"{bar.alone_ps / PS_PER_US:.3f}",
+            _drawn(bar.ps, longest),
+        )
+        for bar in done.bars
+    ]
+    slower = any(bar.ps < 0 or (bar.alone_ps or 0) < 0 for bar in done.bars)
+    rows.append(("makespan", f"{total / PS_PER_US:.3f}", "100.0 %", "", ""))
+    return [
+        *asked(done.resolved),
+        f"{what_runs(scenario.workload)}, on {scenario.workload.gpus} GPUs of {done.resolved.machine.name}",
+        "",
+        table("limits removed one after the other, then what is left", ("", "us", "share", "alone", ""), rows),
+        *(["", BELOW_ZERO] if slower else []),
+        "",
+        done.sentence,
+    ]
+
+
+def _drawn(ps: int, longest: int) -> str:
+    """A bar of at most `BAR_WIDTH`; a half per cent is seen, and so is whatever is below 0."""
+    least = int(ps < 0 or 200 * ps >= longest > 0)
+    return ("█" if ps >= 0 else "░") * max(least, round(BAR_WIDTH * abs(ps) / max(1, longest)))

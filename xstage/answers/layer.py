@@ -1,0 +1,221 @@
+"""`xstage layer`: one block of a model, end to end, under several policies of its communicating kernels.
+
+    xs.layer("dit-moe")                                   # on 8 GPUs of hgx-b200, all policies
+    xs.layer("llama-3-70b", "hgx-h100", policies=["serial", "reshaped"], tokens=16384)
+
+Kernels are simulated one by one and laid out in time, see sim/layers.py; scenarios/layers.py has the models.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..sim.errors import InputError, XstageError
+from ..sim.units import PS_PER_US
+from ..terminal.counted_progress import Report, unreported
+from ..terminal.output import parts_html, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from ..sim.layers import BlockTime
+
+MACHINE, GPUS = "hgx-b200", 8
+GRANULE_BYTES = 8192
+"""Of the simulated kernels: whole kernels are less sensitive to it than bursts (docs/model.md)."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRun:
+    """The block under one policy, or the error that kept it from running."""
+
+    policy: str
+    time: BlockTime | None
+    error: str | None = None
+
+    @property
+    def makespan_us(self) -> float | None:
+        return None if self.time is None else self.time.total_ps / PS_PER_US
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Layer:
+    """A block of a model under several policies. The first that ran is the baseline of the speedups.
+
+    `tokens` is the whole sequence, where attention runs by data (deepseek-v3) that of one rank.
+    """
+
+    model: str
+    machine: str
+    gpus: int
+    tokens: int
+    seed: int
+    runs: tuple[LayerRun, ...]
+    timing: dict[str, float]
+
+    @property
+    def baseline(self) -> LayerRun | None:
+        return next((run for run in self.runs if run.time is not None), None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One a policy: makespan_us, speedup, exposed communication (us and percent) and the error, if any."""
+        base = self.baseline
+        return [
+            {
+                "policy": run.policy,
+                "makespan_us": run.makespan_us,
+                "speedup": base.makespan_us / run.makespan_us
+                if base and base.makespan_us and run.makespan_us
+                else None,
+                "exposed_us": None if run.time is None else run.time.exposed_ps / PS_PER_US,
+                "exposed_pct": None if run.time is None else 100 * run.time.exposed_ps / max(1, run.time.total_ps),
+                "error": run.error,
+            }
+            for run in self.runs
+        ]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a policy and kernel: start, time, time alone, exposed communication (us), share of the block (pct)."""
+        import pandas as pd
+
+        tables = [run.time.table().assign(policy=run.policy) for run in self.runs if run.time is not None]
+        if not tables:
+            return pd.DataFrame()
+        joined = pd.concat(tables, ignore_index=True)
+        return joined[["policy", *joined.columns.drop("policy")]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage layer --json`, without the fields that all answers share."""
+        frame = self.frame
+        kernels = {
+            str(policy): rows.drop(columns="policy").to_dict("records")
+            for policy, rows in (frame.groupby("policy", sort=False) if len(frame) else ())
+        }
+        policies = [row | {"kernels": kernels.get(row["policy"], [])} for row in self.rows()]
+        base = self.baseline
+        return {"model": self.model, "machine": self.machine, "gpus": self.gpus, "tokens": self.tokens,
+                "baseline": base.policy if base else None, "policies": policies}  # fmt: skip
+
+    def plot(self) -> Figure:
+        """The kernels of each policy, one after the other."""
+        from ..plots.layer_figures import layer_figure
+
+        return layer_figure(self.frame)
+
+    def save(self, file: str | Path) -> list[Path]:
+        """Write the picture of `plot`, and `frame` as CSV beside it. Raises `InputError` for an unknown suffix."""
+        from ..plots.save import save
+
+        path = Path(file)
+        return save(self.plot(), self.frame, path.parent, path.stem, [path.suffix.removeprefix(".")])
+
+    def __repr__(self) -> str:
+        return (
+            f"<Layer {self.model} on {self.gpus} GPUs of {self.machine}: {', '.join(run.policy for run in self.runs)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return parts_html(layer_parts(self))
+
+
+def layer(
+    model: str,
+    machine: str = MACHINE,
+    *,
+    gpus: int = GPUS,
+    tokens: int | None = None,
+    policies: Sequence[str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    progress: Report = unreported,
+) -> Layer:
+    """Simulate one block of a model under each of `policies`, by default all of them.
+
+    `tokens` replaces the model's usual length; `overrides` numbers of the machine by dotted path. A policy that the machine
+    or the shape does not allow becomes a row with its error. Raises `InputError` for an unknown model, machine or policy,
+    and where no policy runs.
+    """
+    from ..scenarios.attention_models import attention_model
+    from ..scenarios.layers import block, block_policies
+    from ..scenarios.machine_files import load_machine
+    from ..sim.layers import Work, simulate_block
+
+    started = time.perf_counter()
+    allowed = block_policies(model)
+    for name in policies or ():
+        if name not in allowed:
+            raise InputError("is unknown", field="policies", value=name, allowed=allowed)
+    for field, value in (("gpus", gpus), ("tokens", tokens)):
+        if value is not None and value < 1:
+            raise InputError("must be at least 1", field=field, value=value)
+    loaded = load_machine(machine, overrides, "--set ")
+    known: dict[Work, tuple[int, int]] = {}
+    names, runs = list(policies or allowed), []
+    granule = min(GRANULE_BYTES, loaded.stage.capacity_sm.value)
+    for done, name in enumerate(names):
+        progress(done, len(names))
+        try:
+            kernels = block(model, name, gpus=gpus, tokens=tokens, seed=seed)
+            runs.append(LayerRun(name, simulate_block(loaded, kernels, granule, known)))
+        except XstageError as error:
+            if done == len(names) - 1 and not any(run.time for run in runs):
+                raise  # the shape, not the policy
+            runs.append(LayerRun(name, None, str(error)))
+    progress(len(names), len(names))
+    length = attention_model(model).tokens if tokens is None else tokens
+    return Layer(model, loaded.name, gpus, length, seed, tuple(runs), {"wall_s": time.perf_counter() - started})
+
+
+def layer_parts(done: Layer) -> list[Any]:
+    """The layer for a person: policies side by side, then the kernels of the fastest."""
+    ran = [row for row in done.rows() if row["error"] is None]
+    base = done.baseline
+    parts: list[Any] = [_what(done)]
+    if base is not None and base.time is not None:
+        best = min((run for run in done.runs if run.time is not None), key=lambda run: run.makespan_us or 0)
+        lines = [
+            (row["policy"], f"{row['makespan_us']:.1f}", f"{row['speedup']:.3f}", f"{row['exposed_us']:.1f}",
+             f"{row['exposed_pct']:.1f} %")
+            for row in ran
+        ]  # fmt: skip
+        columns = ("policy", "us", f"speedup over {base.policy}", "exposed communication, us", "of the layer")
+        parts += ["", table("end to end", columns, lines)]
+        for run in dict.fromkeys((base, best)):
+            parts += ["", _kernels(run)]
+    failed = [(row["policy"], row["error"]) for row in done.rows() if row["error"] is not None]
+    if failed:
+        parts += ["", table("cannot run", ("policy", "why"), failed)]
+    return parts
+
+
+def _what(done: Layer) -> str:
+    return f"One block of {done.model}, {done.tokens} tokens, on {done.gpus} GPUs of {done.machine}"
+
+
+def _kernels(run: LayerRun) -> Any:
+    """The kernels of one policy, with time, share and exposed communication of each."""
+    assert run.time is not None
+    frame = run.time.table()
+    rows = [
+        (str(row.kernel), f"{row.time_us:.1f}", f"{row.share_pct:.1f} %", f"{row.exposed_us:.1f}")
+        for row in frame.itertuples()
+    ]
+    return table(f"{run.policy}, kernel by kernel", ("kernel", "us", "share", "exposed us"), rows)
+
+
+def models_parts() -> list[Any]:
+    """The models that have a block, for a person."""
+    from ..scenarios.attention_models import attention_model
+    from ..scenarios.layers import BLOCKS, block_policies
+
+    rows = [
+        (name, known.heads, known.tokens, "yes" if known.assumed else "", ", ".join(block_policies(name)))
+        for name, known in ((name, attention_model(name)) for name in BLOCKS)
+    ]
+    return [table("models with a block", ("model", "heads", "tokens", "assumed", "policies"), rows)]

@@ -1,0 +1,89 @@
+"""A scenario again, with another workload, policy, machine or fabric: what compare, explain and tune have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..scenarios.loader import Resolved
+from ..scenarios.workloads import WORKLOADS
+from ..sim.checked import closest, nowhere
+from ..sim.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..scenarios.schema import Scenario, TraceLevel
+    from ..scenarios.workload import PolicyChoice, Workload
+    from ..sim.topology import Fabric
+    from ..sim.trace import Trace
+
+Given: TypeAlias = "str | Path | Mapping[str, Any] | Scenario | Resolved"
+Parameters = dict[str, Any]
+
+
+def with_workload(resolved: Resolved, workload: Workload) -> Resolved:
+    """The scenario with another workload of the same kind, which is not what was written."""
+    scenario = resolved.scenario.model_copy(update={"workload": workload})
+    return replace(resolved, scenario=scenario, places=nowhere)
+
+
+def simulated(
+    resolved: Resolved, trace: TraceLevel = "summary", change: Callable[[Fabric], Fabric] | None = None
+) -> Trace:
+    """The scenario's run in its engine, on its fabric or on what `change` makes of it."""
+    from ..sim.execute import simulate
+
+    fabric = resolved.fabric()
+    return simulate(resolved.program(), change(fabric) if change else fabric, resolved.scenario.engine, trace)
+
+
+def choices_of(resolved: Resolved) -> Mapping[str, PolicyChoice]:
+    """The policies of the scenario's workload, its own first. Raises `InputError` where there is nothing to choose."""
+    workload, choices = resolved.scenario.workload, resolved.policies()
+    if not choices:
+        having = sorted(kind for kind, model in WORKLOADS.items() if "policy" in model.model_fields)
+        raise InputError("has no policies", field="workload.kind", value=workload.kind, allowed=having)
+    own = own_policy(resolved)
+    return {name: choices[name] for name in sorted(choices, key=lambda name: name != own)}
+
+
+def chosen_policies(
+    choices: Mapping[str, PolicyChoice], policies: Sequence[str] | None, field: str = "policies"
+) -> list[str]:
+    """The names asked for, or all. Raises `InputError` for one that there is not or that is given twice, or for none."""
+    if policies is None:
+        return list(choices)
+    for name in policies:
+        if name not in choices:
+            raise InputError(
+                f"is no policy of this workload{closest(name, choices)}", field=field, value=name, allowed=choices
+            )
+        if policies.count(name) > 1:
+            raise InputError("is given twice", field=field, value=name)
+    if not policies:
+        raise InputError("names no policy", field=field, allowed=choices)
+    return list(policies)
+
+
+def own_policy(resolved: Resolved) -> str:
+    """The name of the scenario's policy."""
+    return str(resolved.scenario.workload.policy.name)  # type: ignore[attr-defined]
+
+
+def own_parameters(resolved: Resolved) -> Parameters:
+    """What the scenario says about its policy; what it leaves to the policy is left out."""
+    written: Parameters = resolved.scenario.workload.policy.model_dump(  # type: ignore[attr-defined]
+        exclude={"name"}, exclude_none=True, exclude_defaults=True
+    )
+    return written
+
+
+def under_policy(resolved: Resolved, name: str, choice: PolicyChoice) -> tuple[Resolved, Parameters]:
+    """The scenario under a policy, and its parameters: its own as it is written, another with what it needs to be given."""
+    if name == own_policy(resolved):
+        return resolved, own_parameters(resolved)
+    workload = resolved.scenario.workload.with_policy(name, choice.usual())
+    changed = with_workload(resolved, workload)
+    return changed, own_parameters(changed)

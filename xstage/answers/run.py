@@ -1,0 +1,158 @@
+"""What `xstage run` answers: a simulated scenario, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ..scenarios.loader import Resolved
+from ..sim.units import format_size
+from ..terminal.heading import asked
+from ..terminal.output import parts_html, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..scenarios.workload import Workload
+    from ..sim.program import Program
+    from ..sim.topology import Fabric
+    from ..sim.trace import Trace
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Run:
+    """One simulated scenario. `metrics` are those of sim/metrics.py; times in `timing` are seconds of this computer."""
+
+    resolved: Resolved
+    engine: str
+    metrics: dict[str, Any]
+    timing: dict[str, float]
+    program: Program
+    fabric: Fabric
+    trace: Trace
+    given: tuple[Any, Mapping[str, Any]] | None = None
+    """The scenario as it was given, and overrides of it."""
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Overrides that change nothing, and assumptions that can decide the answer, a sentence each.
+
+        They are found when they are first asked for, some by building and running the schedule without an override.
+        """
+        from ..scenarios.cautions import cautions
+        from .no_effect import without_effect
+
+        idle = [] if self.given is None else without_effect(*self.given, self.program, self.fabric, self.trace)
+        return (*idle, *cautions(self.resolved, self.program))
+
+    @property
+    def makespan_us(self) -> float:
+        return float(self.metrics["makespan_us"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage run --json`, without the fields that all answers share."""
+        answer = {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name, "engine": self.engine,
+                  **self.metrics}  # fmt: skip
+        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
+
+    def plot(self) -> Figure:
+        """Busy, stalled and waiting time of a lane, the mean of each role."""
+        from ..plots.run_figures import roles_figure, roles_table
+
+        return roles_figure(roles_table(self.metrics["roles"]), self.makespan_us)
+
+    def __repr__(self) -> str:
+        scenario, machine = self.resolved.scenario.name, self.resolved.machine.name
+        return f"<Run of {scenario} on {machine}, {self.engine} engine: {self.makespan_us:.3f} us>"
+
+    def _repr_html_(self) -> str:
+        return parts_html([*run_parts(self), *(f"warning: {sentence}" for sentence in self.warnings)])
+
+
+def run_parts(run: Run) -> list[Any]:
+    """A simulated scenario for a person: what was simulated, then the numbers."""
+    metrics, scenario = run.metrics, run.resolved.scenario
+    peak = metrics["occupancy_peak_bytes"]
+    facts = [
+        ("makespan", f"{metrics['makespan_us']:.3f} us"),
+        *_ends(metrics),
+        ("stalled for room in the stage", f"{metrics['stall_total_us']:.3f} us, summed over lanes"),
+        ("stored", _stored(metrics)),
+        ("most that a GPU's stage held", format_size(peak)),
+        ("simulated", f"{metrics['ops']} ops, {metrics['events']} events in {run.timing['simulate_s']:.2f} s"),
+    ]
+    if fill := metrics.get("m_block_fill"):
+        facts.append(("rows of an m-block that hold a token", f"{fill['mean_rows']:.1f} of {fill['block_m']}, mean"))
+    if load := metrics.get("rank_load"):
+        placed, in_order = (f"{load[f'max_over_mean_{when}']:.3f}" for when in ("after", "before"))
+        facts.append(("rows of the busiest rank", f"{placed} times the mean; {in_order} with experts in order"))
+    parts: list[Any] = [
+        *asked(run.resolved),
+        f"{what_runs(scenario.workload)}, on {scenario.workload.gpus} GPUs of {run.resolved.machine.name}, "
+        f"{run.engine} engine",
+        *_one_of_many(scenario.workload),
+        "",
+        table("", ("", ""), facts),
+        "",
+    ]
+    if roofs := metrics["roofs"]:
+        parts += [table(*roof_table(roofs)), ""]
+    roles, spans = metrics["roles"], metrics["spans"]
+    causes = sorted({cause for role in roles.values() for cause in role["wait_mean_us"]})
+    by_role = [
+        (name, role["lanes"], role["busy_mean_us"], role["stall_mean_us"],
+         *(role["wait_mean_us"].get(cause, 0.0) for cause in causes))
+        for name, role in roles.items()
+    ]  # fmt: skip
+    by_phase = [(name, span["tasks"], span["median_us"], span["p95_us"]) for name, span in spans.items()]
+    if by_role:
+        columns = ("role", "lanes", "busy", "stall", *(f"wait: {cause}" for cause in causes))
+        parts.append(table("where a lane's time goes, us, mean by role", columns, by_role))
+    if by_phase:
+        parts += ["", table("how long a task takes, us, by phase", ("phase", "tasks", "median", "95 %"), by_phase)]
+    return parts
+
+
+def roof_table(roofs: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[str], list[list[str]]]:
+    """Title, columns and rows of the roofs of a run."""
+    title = "what the busiest rank or port of each kind did, against the most that it could do"
+    columns = ("part", "busiest", "did", "rate", "at most", "at least, us", "of the time")
+    rows = []
+    for roof in roofs:
+        is_work = roof["unit"] == "FLOP"
+        amount = f"{roof['amount'] / 1e12:.3g} TFLOP" if is_work else f"{roof['amount'] / 1e9:.3g} GB"
+        rate, suffix = ("tflops", "TFLOPS") if is_work else ("gbs", "GB/s")
+        rates = [f"{roof[f'{what}_{rate}']:.1f} {suffix}" for what in ("achieved", "most")]
+        where = roof.get("where", "")  # answers that were kept may be older
+        rows.append([roof["part"], where, amount, *rates, f"{roof['least_us']:.3f}", f"{roof['use_pct']:.1f} %"])
+    return title, columns, rows
+
+
+def what_runs(workload: Workload) -> str:
+    """The workload in a few words, with its policy."""
+    return workload.title + (f", policy {workload.policy_name}" if workload.policy_name else "")
+
+
+def _stored(metrics: dict[str, Any]) -> str:
+    """Bytes of all stores, and how many of them left their GPU if not all did."""
+    stored, left = metrics["bytes_stored"], metrics["bytes_stored_to_others"]
+    return format_size(stored) + (f", {format_size(left)} of it to other GPUs" if left < stored else "")
+
+
+def _one_of_many(workload: Workload) -> list[str]:
+    """What a person must know to read totals: whether they are those of all ranks."""
+    if getattr(workload, "ranks", None) != "symmetric":
+        return []
+    return [f"1 of the {workload.gpus} ranks is simulated, against peers that mirror it: totals are those of one rank"]
+
+
+def _ends(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    """The two ends of a run, of which the makespan is the later; none where nothing is sent."""
+    if not metrics["remote_visible_us"]:
+        return []
+    return [
+        ("sender-visible", f"{metrics['sender_visible_us']:.3f} us, when the last lane is free"),
+        ("remote-visible", f"{metrics['remote_visible_us']:.3f} us, when the last byte has arrived"),
+    ]

@@ -1,0 +1,403 @@
+"""`xstage tune`: the best policy of a scenario, and the settings of the kernel that go with it.
+
+Every policy runs with its own choices first, then a search over its settings (sim/search.py). The saving is against the
+scenario as it is written. Its interval comes from the machine: scenario and best are run again at the ends of the intervals
+that the machine file gives for R and for Q; without such intervals it is null.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..scenarios.loader import Resolved
+from ..sim.errors import XstageError
+from ..sim.search import KNEE_PCT, Axis, Search
+from ..sim.units import PS_PER_US
+from ..terminal.counted_progress import Report, unreported
+from ..terminal.heading import asked
+from ..terminal.output import parts_html, table
+from .api import resolved_scenario
+from .comparison import parameters_text
+from .reruns import (
+    Given,
+    Parameters,
+    choices_of,
+    chosen_policies,
+    own_parameters,
+    own_policy,
+    simulated,
+    under_policy,
+    with_workload,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from ..scenarios.workload import PolicyChoice, Setting
+    from ..sim.machine import Machine
+
+MOST_RUNS = 40
+"""Runs of one policy, unless told otherwise."""
+USUAL_RUNS = 20
+"""What a policy with many settings takes, about; for the time that is left."""
+BEST_SHOWN = 3
+NO_INTERVAL = "no interval of the saving: the machine gives none for R or Q; add `interval: [low, high]` to one"
+NO_SAVING = "no saving: the scenario cannot run as it is written"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One run. Without `parameters` the policy chose for itself. `error` says why it could not run; `room_bytes` are the
+    buffers (of symmetric memory, for the ring of a row lead) that the parameters need, where that is known.
+    """
+
+    policy: str
+    parameters: Parameters
+    makespan_us: float | None
+    error: str | None = None
+    room_bytes: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"policy": self.policy, "parameters": self.parameters, "makespan_us": self.makespan_us,
+                "error": self.error, "room_bytes": self.room_bytes}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Tuning:
+    """All runs in the order in which they were made (`curve`), the scenario's own first, and what follows from them.
+
+    `d_knee` is the smallest row lead D of `d_knee_policy` whose makespan is within 1 % of the best over D.
+    """
+
+    resolved: Resolved
+    curve: tuple[Tried, ...]
+    best: Tried
+    d_knee: int | None
+    d_knee_policy: str | None
+    saving_interval_pct: tuple[float, float] | None
+    changes: tuple[str, ...]
+    timing: dict[str, float]
+
+    @property
+    def own(self) -> Tried:
+        return self.curve[0]
+
+    @property
+    def saving_pct(self) -> float | None:
+        """What the best saves of the scenario's makespan; None where the scenario cannot run as it is written."""
+        return _saving_pct(self.own.makespan_us, self.best.makespan_us)
+
+    @property
+    def note(self) -> str | None:
+        """What is missing from the answer, and why."""
+        if self.saving_pct is None:
+            return NO_SAVING
+        return NO_INTERVAL if self.saving_interval_pct is None else None
+
+    @property
+    def knee_saving(self) -> str:
+        """What D_knee saves of the scenario's makespan."""
+        policy, knee = self.d_knee_policy, [self.d_knee]
+        at_knee = (t.makespan_us for t in self.curve if t.policy == policy and [*t.parameters.values()] == knee)
+        saving = _saving_pct(self.own.makespan_us, next(at_knee, None))
+        return "" if saving is None else f", saves {saving:.1f} %"
+
+    @property
+    def knee_room(self) -> str:
+        """What the ring of D_knee takes, and what the longest lead that was tried takes, of room and of time."""
+        rooms = [(t.parameters["lead_rows"], t.room_bytes) for t in self.curve
+                 if t.policy == self.d_knee_policy and t.room_bytes is not None]  # fmt: skip
+        least = dict(rooms).get(self.d_knee)
+        if least is None:
+            return ""
+        longest, most = max(rooms)
+        times = {t.parameters["lead_rows"]: t.makespan_us for t in self.curve
+                 if t.policy == self.d_knee_policy and "lead_rows" in t.parameters and t.makespan_us}  # fmt: skip
+        over = 100 * (times[longest] / times[self.d_knee] - 1) if {longest, self.d_knee} <= set(times) else 0.0
+        slower = f" and {over:.1f} % more time" if over >= 0.1 else ""
+        return f"; its ring takes {least / 2**20:.1f} MiB, that of {longest} rows {most / 2**20:.1f} MiB{slower}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage tune --json`, without the fields that all answers share."""
+        interval = self.saving_interval_pct
+        found = {
+            "policy": self.best.policy,
+            "parameters": self.best.parameters,
+            "makespan_us": self.best.makespan_us,
+            "saving_pct": self.saving_pct,
+            "saving_interval_pct": list(interval) if interval else None,
+        }
+        return {
+            "scenario": self.resolved.scenario.name,
+            "machine": self.resolved.machine.name,
+            "own": self.own.as_dict(),
+            "best": found,
+            "d_knee": self.d_knee,
+            "d_knee_policy": self.d_knee_policy,
+            "changes": list(self.changes),
+            "notes": [self.note] if self.note else [],
+            "curve": [tried.as_dict() for tried in self.curve],
+        }
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a run, with a column for each setting."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "policy": t.policy,
+                **t.parameters,
+                "makespan_us": t.makespan_us,
+                "room_bytes": t.room_bytes,
+                "error": t.error,
+            }
+            for t in self.curve
+        )
+
+    def plot(self) -> Figure:
+        """Makespan over the row lead D with its knee, or else over the first setting of the best policy."""
+        from ..plots.schedule_figures import tune_figure
+        from .figure_setting import setting_of
+
+        policy = self.d_knee_policy or self.best.policy
+        setting = next(iter({key for t in self.curve if t.policy == policy for key in t.parameters}), None)
+        what = setting_of(self.resolved, ("policy",))
+        return tune_figure(self.frame, policy, setting, self.d_knee, self.own.makespan_us, what)
+
+    def __repr__(self) -> str:
+        return f"<Tuning of {self.resolved.scenario.name}: {self.best.policy} {parameters_text(self.best.parameters)}>"
+
+    def _repr_html_(self) -> str:
+        return parts_html(tuning_parts(self))
+
+
+def tune(
+    scenario: Given,
+    policies: Sequence[str] | None = None,
+    *,
+    most_runs: int = MOST_RUNS,
+    overrides: Mapping[str, Any] | None = None,
+    progress: Report = unreported,
+) -> Tuning:
+    """Search the policies of a scenario (default: all) and their settings for the shortest makespan.
+
+    `most_runs` bounds the runs of one policy. Raises `InputError` for an unknown policy, a workload that has none, or if
+    nothing can run: then with the first policy's reason.
+    """
+    started = time.perf_counter()
+    resolved = resolved_scenario(scenario, overrides)
+    choices = choices_of(resolved)
+    names = chosen_policies(choices, policies)
+    runs = _Runs(resolved, choices, names, most_runs, progress)
+    own = runs.own()
+    knee, knee_policy = None, None
+    for name in names:
+        found = runs.search(name)
+        if found is not None and knee_policy is None:
+            knee, knee_policy = found, name
+    known = [tried for tried in runs.curve if tried.makespan_us is not None]
+    if not known:
+        raise runs.first_error
+    # Of equal ones the scenario as it is, then one whose settings are numbers that can be read.
+    best = min(known, key=lambda tried: (tried.makespan_us, tried is not own, not tried.parameters))
+    interval = runs.saving_interval(best)
+    return Tuning(
+        resolved=resolved,
+        curve=tuple(runs.curve),
+        best=best,
+        d_knee=knee,
+        d_knee_policy=knee_policy,
+        saving_interval_pct=interval,
+        changes=tuple(_changes(own, best, choices)),
+        timing={"wall_s": time.perf_counter() - started},
+    )
+
+
+class _Runs:
+    """Runs a scenario under policies and settings, each combination once, and keeps what came out."""
+
+    def __init__(
+        self, resolved: Resolved, choices: Mapping[str, PolicyChoice], names: Sequence[str], most: int, progress: Report
+    ) -> None:
+        self.resolved, self.choices, self.most, self.progress = resolved, choices, most, progress
+        self.curve: list[Tried] = []
+        self._kept: dict[tuple[str, tuple[tuple[str, Any], ...]], Tried] = {}
+        self._left = {name: min(most, USUAL_RUNS, _points(choices[name]) + 1) for name in names}
+
+    def own(self) -> Tried:
+        """The scenario as it is written."""
+        return self._try(own_policy(self.resolved), own_parameters(self.resolved), self.resolved)
+
+    def search(self, name: str) -> int | None:
+        """Search the settings of a policy; the knee of its row lead, if it has one."""
+        choice = self.choices[name]
+        changed, parameters = self._usual(name)
+        runs = changed is not None and not self._try(name, parameters, changed).error
+        if not choice.settings or not (runs or self._ends_run(name)):
+            self._left.pop(name)
+            return None
+        axes = [Axis(s.low, s.high, s.step) for s in choice.settings]
+        search = Search(axes, lambda point: self._at(name, _named(choice.settings, point)), self.most)
+        search.run()
+        knee = search.find_knee() if len(axes) == 1 and choice.settings[0].is_lead else None
+        self._left.pop(name)
+        return knee
+
+    def _ends_run(self, name: str) -> bool:
+        """Whether a policy whose usual settings cannot run can do so with the smallest or with the largest ones."""
+        settings = self.choices[name].settings
+        ends = ([s.low for s in settings], [Axis(s.low, s.high, s.step).values()[-1] for s in settings])
+        return any(self._at(name, _named(settings, end)) is not None for end in ends)
+
+    def saving_interval(self, best: Tried) -> tuple[float, float] | None:
+        """The least and the most that the best saves at the ends of the machine's intervals of R and Q, and as it is."""
+        own = self.curve[0]
+        ends = _ends(self.resolved.machine)
+        if not ends or own.makespan_us is None:
+            return None
+        tuned = self._resolved(best) if best is not own else self.resolved
+        savings = [_saving_pct(own.makespan_us, best.makespan_us)]
+        for number, machine in enumerate(ends):
+            self.progress(len(self.curve) + number, len(self.curve) + len(ends))
+            times = [simulated(replace(one, machine=machine), "off").makespan_ps for one in (self.resolved, tuned)]
+            savings.append(_saving_pct(*times))
+        known = [saving for saving in savings if saving is not None]
+        return min(known), max(known)
+
+    def _usual(self, name: str) -> tuple[Resolved | None, Parameters]:
+        try:
+            return under_policy(self.resolved, name, self.choices[name])
+        except XstageError as error:
+            self._keep(Tried(name, {}, None, str(error)), error)
+            return None, {}
+
+    def _at(self, name: str, parameters: Parameters) -> float | None:
+        return self._try(name, parameters).makespan_us
+
+    def _try(self, name: str, parameters: Parameters, changed: Resolved | None = None) -> Tried:
+        key = (name, tuple(sorted(parameters.items())))
+        if key not in self._kept:
+            expected = len(self.curve) + sum(self._left.values())
+            self.progress(len(self.curve), expected)
+            try:
+                ran = simulated(changed or self._resolved(Tried(name, parameters, None)), "off")
+                makespan_us = ran.makespan_ps / PS_PER_US
+                self._kept[key] = self._keep(Tried(name, parameters, makespan_us, None, self._room(name, parameters)))
+            except XstageError as error:
+                self._kept[key] = self._keep(Tried(name, parameters, None, str(error)), error)
+            if name in self._left:
+                self._left[name] = max(1, self._left[name] - 1)
+        return self._kept[key]
+
+    def _keep(self, tried: Tried, error: XstageError | None = None) -> Tried:
+        if error is not None and not hasattr(self, "first_error"):
+            self.first_error = error
+        self.curve.append(tried)
+        return tried
+
+    def _room(self, name: str, parameters: Parameters) -> int | None:
+        rooms = [s.room(parameters[s.key]) for s in self.choices[name].settings if s.room and s.key in parameters]
+        return sum(rooms) if rooms else None
+
+    def _resolved(self, tried: Tried) -> Resolved:
+        workload = self.resolved.scenario.workload.with_policy(tried.policy, tried.parameters)
+        return with_workload(self.resolved, workload)
+
+
+def _points(choice: PolicyChoice) -> int:
+    total = 1
+    for setting in choice.settings:
+        total *= len(Axis(setting.low, setting.high, setting.step))
+    return total
+
+
+def _named(settings: Sequence[Setting], point: Sequence[int]) -> Parameters:
+    return {s.key: bool(value) if s.flag else value for s, value in zip(settings, point, strict=True)}
+
+
+def _saving_pct(own: float | None, best: float | None) -> float | None:
+    return 100 * (own - best) / own if own and best is not None else None
+
+
+def _ends(machine: Machine) -> list[Machine]:
+    """The machine at every combination of the ends of its intervals of R and of Q; none if it gives neither."""
+    ends = []
+    for part, name in (
+        ("interconnect", "drain_rate"),
+        ("interconnect", "link_rate"),
+        ("stage", "capacity_gpu"),
+        ("stage", "capacity_sm"),
+    ):
+        number = getattr(getattr(machine, part), name)
+        if number is not None and number.interval:
+            ends.append([(part, name, number.model_copy(update={"value": end})) for end in number.interval])
+    changed = []
+    for combination in itertools.product(*ends) if ends else ():
+        new = machine
+        for part, name, number in combination:
+            new = new.model_copy(update={part: getattr(new, part).model_copy(update={name: number})})
+        changed.append(new)
+    return changed
+
+
+def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice]) -> list[str]:
+    """What to change in the kernel, in its own words."""
+    if best is own:
+        return ["Nothing: no policy or setting that was tried is faster."]
+    choice, changes = choices[best.policy], []
+    if best.policy != own.policy:
+        changes.append(f"Change the policy from {own.policy} to {best.policy}: {choice.meaning}.")
+    if not best.parameters and choice.settings:
+        changes.append("Leave its settings as the kernel chooses them.")
+    for setting in choice.settings:
+        if setting.key in best.parameters:
+            value = best.parameters[setting.key]
+            before = own.parameters.get(setting.key) if own.policy == best.policy else None
+            if value == before or (setting.flag and not value and before is None):
+                continue
+            shown = ("yes" if value else "no") if setting.flag else str(value)
+            was = f" (now {before})" if before is not None else ""
+            changes.append(f"Set {setting.key}, {setting.meaning}, to {shown}{was}.")
+    if best.policy == own.policy:
+        left = {key: value for key, value in own.parameters.items() if key not in best.parameters}
+        changes += [f"Leave {key} as the kernel chooses it (now {value})." for key, value in left.items()]
+    return changes
+
+
+def tuning_parts(done: Tuning) -> list[Any]:
+    """The answer for a person: the best, what to change, and the best few of each policy."""
+    best, own = done.best, done.own
+    parts: list[Any] = [*asked(done.resolved), ""]
+    if done.saving_pct is None:
+        parts.append(f"{best.policy} takes {best.makespan_us:.3f} us. As it is written it cannot run: {own.error}")
+    else:
+        interval = done.saving_interval_pct
+        between = f" ({interval[0]:.1f} to {interval[1]:.1f} % within R and Q's intervals)" if interval else ""
+        parts.append(
+            f"{best.policy} takes {best.makespan_us:.3f} us instead of {own.makespan_us:.3f} us: "
+            f"saves {done.saving_pct:.1f} %{between}."
+        )
+    parts += done.changes
+    if done.d_knee is not None:
+        parts.append(
+            f"D_knee of {done.d_knee_policy}: {done.d_knee} rows, the least within {KNEE_PCT:g} % of its best"
+            f"{done.knee_saving}{done.knee_room}."
+        )
+    if done.note:
+        parts.append(f"There is {done.note}.")
+    rows, failed = [], []
+    for policy in dict.fromkeys(tried.policy for tried in done.curve):
+        mine = [tried for tried in done.curve if tried.policy == policy]
+        known = sorted((t for t in mine if t.makespan_us is not None), key=lambda t: t.makespan_us or 0.0)
+        rows += [(policy, parameters_text(t.parameters) or "its own choice", f"{t.makespan_us:.3f}")
+                 for t in known[:BEST_SHOWN]]  # fmt: skip
+        failed += [(policy, t.error or "") for t in mine[:1] if not known]
+    count = len(done.curve)
+    parts += ["", table(f"the best of each policy, of {count} runs", ("policy", "settings", "makespan, us"), rows)]
+    return [*parts, "", table("cannot run", ("policy", "why"), failed)] if failed else parts

@@ -1,0 +1,1 @@
+"""Commands of `xstage` and their options: each calls one public function and shows its answer."""

@@ -1,0 +1,37 @@
+"""The command that compares two things: `xstage diff`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from ..terminal.output import print_json, show, with_common_fields
+
+WHAT = (
+    "A name from `xstage scenarios`, a .yaml file, an answer saved as .json, a trace as .parquet, a Program as .npz, "
+    "or the folder of a sweep."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(diff)
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help=WHAT, show_default=False)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Another of the same kind.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what differs between two runs, scenarios, machines, studies, Programs or sweeps; a difference is no failure."""
+    from ..differences.diff import diff as found_difference
+    from ..differences.diff import difference_parts
+
+    started = time.perf_counter()
+    found = found_difference(old, new)
+    if as_json:
+        print_json(with_common_fields(found.as_dict(), found.timing | {"wall_s": time.perf_counter() - started}))
+    else:
+        show(*difference_parts(found))

@@ -1,0 +1,126 @@
+"""The commands that look at a schedule: `xstage compare`, `xstage explain`, `xstage needs` and `xstage tune`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..sim.compilation import announce_compilation
+from ..terminal.counted_progress import counted_progress
+from ..terminal.output import print_json, show, with_common_fields
+
+if TYPE_CHECKING:
+    from ..scenarios.loader import Resolved
+
+Scenario = Annotated[str, typer.Argument(metavar="SCENARIO", help="A name from `xstage scenarios`, or a YAML file.")]
+Policies = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,...", help="Policies of the workload; all if left out. In `compare` the first is the baseline."
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Replace a value, such as workload.tokens=4096. Repeatable."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (compare, explain, needs, tune):
+        app.command()(command)
+
+
+def compare(
+    scenario: Scenario, policies: Policies = None, overrides: Overrides = None, as_json: AsJson = False
+) -> None:
+    """Run a scenario under several policies and put them side by side."""
+    from ..answers.comparison import compare as compared
+    from ..answers.comparison import comparison_parts
+
+    started, resolved = time.perf_counter(), _loaded(scenario, overrides)
+    with counted_progress(f"Comparing policies of {resolved.scenario.name}") as progress:
+        done = compared(resolved, _names(policies, "--policies"), progress=progress)
+    _print(done, comparison_parts, started, resolved, as_json)
+
+
+def explain(
+    scenario: Scenario,
+    policy: Annotated[str | None, typer.Option(help="A policy of the workload, in place of the scenario's.")] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Limits to remove, in this order, of degraded_link, slow_gpu, late_ranks, capacity or Q, drain_rate or R, "
+            "latency, l2_cache, hbm, l2_feed, imbalance, sending; all of them if left out.",
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where a scenario's time goes, as bars that add up: one limit removed after another, then what is left."""
+    from ..answers.explanation import explain as explained
+    from ..answers.explanation import explanation_parts
+
+    started, resolved = time.perf_counter(), _loaded(scenario, overrides)
+    with counted_progress(f"Explaining {resolved.scenario.name}") as progress:
+        done = explained(resolved, policy, order=_names(order, "--order"), progress=progress)
+    _print(done, explanation_parts, started, resolved, as_json)
+
+
+def needs(scenario: Scenario, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Find how much drain rate and how much room in the stage would be enough, all else being as it is."""
+    from ..answers.needs import needs as needed
+    from ..answers.needs import needs_parts
+
+    started, resolved = time.perf_counter(), _loaded(scenario, overrides)
+    with counted_progress(f"Searching what {resolved.scenario.name} needs") as progress:
+        done = needed(resolved, progress=progress)
+    _print(done, needs_parts, started, resolved, as_json)
+
+
+def tune(
+    scenario: Scenario,
+    policies: Policies = None,
+    most_runs: Annotated[
+        int | None, typer.Option("--runs", min=2, help="At most so many runs of each policy; 40 if left out.")
+    ] = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the best policy and its settings, and what to change in the kernel."""
+    from ..answers.tuning import MOST_RUNS, tuning_parts
+    from ..answers.tuning import tune as tuned
+
+    started, resolved = time.perf_counter(), _loaded(scenario, overrides)
+    with counted_progress(f"Tuning {resolved.scenario.name}") as progress:
+        done = tuned(resolved, _names(policies, "--policies"), most_runs=most_runs or MOST_RUNS, progress=progress)
+    _print(done, tuning_parts, started, resolved, as_json)
+
+
+def _loaded(scenario: str, overrides: list[str] | None) -> Resolved:
+    from ..scenarios.loader import load, parse_overrides
+
+    resolved = load(scenario, parse_overrides(overrides or []), label="--set")
+    if resolved.scenario.engine == "compiled":
+        announce_compilation()
+    return resolved
+
+
+def _names(text: str | None, option: str) -> list[str] | None:
+    """The names of an option, None where it was not given. Raises `BadParameter` for an empty one."""
+    names = None if text is None else [name.strip() for name in text.split(",")]
+    if names is not None and not all(names):
+        raise typer.BadParameter(f"has an empty name: '{text}'", param_hint=option)
+    return names
+
+
+def _print(done: Any, parts: Any, started: float, resolved: Resolved, as_json: bool) -> None:
+    if as_json:
+        timing = done.timing | {"wall_s": time.perf_counter() - started}
+        print_json(with_common_fields(done.as_dict(), timing, resolved.scenario.seed))
+    else:
+        show(*parts(done), "", f"Done in {time.perf_counter() - started:.1f} s.")

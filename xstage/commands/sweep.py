@@ -1,0 +1,123 @@
+"""The command that runs many points: `xstage sweep`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..plots.figure_file import check_figure
+from ..terminal.counted_progress import counted_progress
+from ..terminal.output import print_json, show, table, warn, with_common_fields
+
+if TYPE_CHECKING:
+    from ..sweeps.run import Sweep
+
+ERRORS_SHOWN = 5
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(sweep)
+
+
+def sweep(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="A name from `xstage scenarios`, or a YAML file.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="Where results go; a sweep that was stopped goes on there. Needed unless --estimate.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes, 1 or more; one for each processor if left out.", show_default=False)
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Use the Dask cluster of this scheduler instead of processes.")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Give up a point that takes longer; never if left out.", show_default=False
+        ),
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="For all processes together, such as '8 GiB'; without limit if left out."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw it, too: .png, .svg or .pdf, with the table as .csv beside."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="What to draw: a column of the table; the study's metric if left out."),
+    ] = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Only say what it would take: points, memory and time.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run every point of a study and write one table of them."""
+    started = time.perf_counter()
+    if estimate:
+        _estimate(study, output, workers, started, as_json)
+        return
+    if output is None:
+        raise typer.BadParameter("is needed", param_hint="-o DIR")
+    if plot is not None:
+        check_figure(plot, "--plot")
+    from ..sweeps.run import sweep as swept
+
+    with counted_progress(f"Sweeping {Path(study).stem}") as progress:
+        done = swept(
+            study, output, workers=workers, dask=dask, timeout_s=timeout, max_memory=max_memory, progress=progress
+        )
+    answer = done.as_dict()
+    if warnings := [*done.idle_axes(), *done.cautions()]:
+        answer["warnings"] = warnings
+        warn(warnings)
+    if plot is not None and done.done:
+        answer["files"] = [str(file) for file in done.save(plot, metric)]
+    if as_json:
+        print_json(with_common_fields(answer, done.timing | {"wall_s": time.perf_counter() - started}))
+    else:
+        show(*_parts(done), *([f"drawn in {answer['files'][0]}"] if "files" in answer else []))
+    if not done.done:
+        raise typer.Exit(1)
+
+
+def _estimate(study: str, output: Path | None, workers: int | None, started: float, as_json: bool) -> None:
+    from ..sweeps.estimate import estimate as estimated
+
+    found = estimated(study, output, workers)
+    if as_json:
+        print_json(with_common_fields({"estimate": found.as_dict()}, {"wall_s": time.perf_counter() - started}))
+    else:
+        show(table("", ("", ""), found.facts()))
+
+
+def _parts(done: Sweep) -> list[Any]:
+    """A sweep for a person: the question, how many points there are, and the first errors."""
+    facts = [
+        ("points", done.points),
+        ("done", done.done),
+        ("failed", done.failed),
+        ("of these computed before", done.resumed),
+    ]
+    parts: list[Any] = [
+        f"{done.study.study.name}: {done.study.study.question}", "",
+        table("", ("", ""), facts), "",
+        f"written to {done.file}, in {done.timing['wall_s']:.1f} s",
+    ]  # fmt: skip
+    if done.failed:
+        frame = done.frame()
+        failed = frame[frame["error"].notna()].head(ERRORS_SHOWN)
+        rows = list(zip(failed["point"], failed["error_type"], failed["error"], strict=True))
+        parts += ["", table(f"the first errors of {done.failed}", ("point", "error", "what it says"), rows)]
+    return parts

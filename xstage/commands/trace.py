@@ -1,0 +1,147 @@
+"""`xstage import`, which reads a profiler's trace and lays it beside a simulation, and the writing of any trace."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..terminal.output import print_json, progress, show, table, with_common_fields
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..differences.beside import Beside
+    from ..sim.trace import Trace
+
+_MOST_NAMES = 10
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("import")(import_trace)
+
+
+def import_trace(
+    file: Annotated[Path, typer.Argument(
+        metavar="FILE", help="Nsight Systems .sqlite, torch.profiler .json or .json.gz, FlashInfer buffer .npy, "
+        "or an op table .parquet.", show_default=False,
+    )],
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="TRACE", help="Write .parquet, .pftrace (Perfetto) or .json (Kineto).", show_default=False,
+    )] = None,
+    event_names: Annotated[str | None, typer.Option(
+        metavar="A,B,...", help="Names of a FlashInfer buffer's events, from event 0 on.",
+    )] = None,
+    gpu: Annotated[int | None, typer.Option(
+        min=0, help="Keep one GPU; of a FlashInfer buffer: the GPU that it comes from.", show_default=False,
+    )] = None,
+    scenario: Annotated[str | None, typer.Option(
+        "--beside", metavar="SCENARIO", help="Simulate this and say how far each op is from it.", show_default=False,
+    )] = None,
+    match: Annotated[list[str] | None, typer.Option(
+        metavar="NAME=PART", help="Which part of the simulation a measured name is: a phase, a role, ROLE:PHASE, all, or "
+        "all:PHASE. A name may have a *. Repeatable.",
+    )] = None,
+    overrides: Annotated[list[str] | None, typer.Option(
+        "--set", metavar="KEY.PATH=VALUE", help="Replace a value of the scenario. Repeatable.",
+    )] = None,
+    joined: Annotated[Path | None, typer.Option(
+        "--ops", metavar="FILE", help="Write both times of every op to this .parquet file.", show_default=False,
+    )] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:  # fmt: skip
+    """Read a trace that a profiler wrote, write it with the columns of a simulated one, or lay it beside one."""
+    from ..hw_validate.readers.read import FORMATS, format_of, read_trace
+    from ..plots.names import shortened
+    from ..plots.traces.write import check_file
+
+    started = time.perf_counter()
+    _check(output, scenario, {"--match": match, "--set": overrides, "--ops": joined})
+    if output is not None:
+        check_file(output, "-o")
+    kind = format_of(file)
+    with progress(f"Reading {file}"):
+        ops = read_trace(file, [name.strip() for name in event_names.split(",")] if event_names else (), gpu)
+    if output is not None:
+        write(ops, output)
+    answer = _summary(ops) | {"file": str(file), "format": kind} | ({"trace": str(output)} if output else {})
+    compared = _beside(ops, scenario, match or [], overrides or [], joined) if scenario is not None else None
+    if compared is not None:
+        answer["beside"] = compared.as_dict()
+    if as_json:
+        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}))
+        return
+    facts = [
+        ("read", FORMATS[kind]),
+        ("ops", f"{answer['ops']} on {answer['lanes']} lanes of {answer['gpus']} GPUs"),
+        ("from the first to the last", f"{answer['makespan_us']:.3f} us"),
+        *([("written to", str(output))] if output else []),
+    ]
+    rows = [(shortened(row["name"]), row["ops"], row["total_us"], row["median_us"]) for row in answer["names"]]
+    show(table("", ("", ""), facts), "", table("what takes longest", ("name", "ops", "total us", "median us"), rows))
+    if compared is not None:
+        from ..differences.beside import beside_parts
+
+        show("", *beside_parts(compared), *([f"Both times of every op: {joined}"] if joined else []))
+
+
+def _check(output: Path | None, scenario: str | None, needing: dict[str, Any]) -> None:
+    """Raises if there is nothing to do, or an option is given that needs --beside."""
+    if output is None and scenario is None:
+        raise typer.BadParameter("is needed, or --beside SCENARIO", param_hint="-o TRACE")
+    for option, value in needing.items():
+        if value and scenario is None:
+            raise typer.BadParameter("needs --beside SCENARIO", param_hint=option)
+    from ..sim.files import check_output
+
+    if needing["--ops"] is not None:
+        check_output(needing["--ops"], "--ops", (".parquet",))
+
+
+def _beside(ops: pd.DataFrame, scenario: str, match: list[str], overrides: list[str], joined: Path | None) -> Beside:
+    from ..differences.beside import beside
+    from ..scenarios.loader import load, parse_overrides
+
+    pairs = {}
+    for pair in match:
+        name, equals, part = pair.rpartition("=")
+        if not equals:
+            raise typer.BadParameter(f"{pair!r} is no NAME=PART", param_hint="--match")
+        pairs[name] = part
+    resolved = load(scenario, parse_overrides(overrides), label="--set")
+    with progress(f"Simulating {resolved.scenario.name}"):
+        done = beside(ops, resolved, pairs)
+    if joined is not None:
+        done.write_ops(joined)
+    return done
+
+
+def write(trace: Trace | pd.DataFrame, file: Path) -> None:
+    """Write a trace; a large one is announced on standard error, with its size."""
+    from ..plots.traces.write import LARGE_BYTES, estimated_bytes, write_trace
+
+    expected = estimated_bytes(trace, file)
+    if expected > LARGE_BYTES:
+        print(f"Writing {file}, about {expected / 1e6:.0f} MB", file=sys.stderr)
+    with progress(f"Writing {file}"):
+        write_trace(trace, file)
+
+
+def _summary(ops: pd.DataFrame) -> dict[str, Any]:
+    took = ops["end_us"] - ops["start_us"]
+    by_name = took.groupby(ops["name" if "name" in ops else "kind"].astype(str)).agg(["count", "sum", "median"])
+    longest = by_name.sort_values(["sum", "count"], ascending=False).head(_MOST_NAMES)
+    return {
+        "ops": len(ops),
+        "lanes": int(ops["lane"].nunique()),
+        "gpus": int(ops["gpu"].nunique()),
+        "makespan_us": float(ops["end_us"].max() - ops["start_us"].min()) if len(ops) else 0.0,
+        "names": [
+            {"name": str(name), "ops": int(count), "total_us": float(total), "median_us": float(median)}
+            for name, count, total, median in longest.itertuples()
+        ],
+    }

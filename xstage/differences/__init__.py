@@ -1,0 +1,1 @@
+"""Two runs, traces or sweeps side by side, simulated or measured: `diff` and `beside`."""

@@ -1,0 +1,134 @@
+"""`xstage diff`: what differs between two runs, scenarios, machines, studies, schedules or sweeps."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..sim.errors import InputError
+from ..terminal.output import parts_html, table
+from .change import Change
+from .sources import Comparable, compared, source_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from .sweeps import Points
+
+LONGEST_CELL = 60
+
+
+@dataclass(frozen=True, repr=False)
+class Difference:
+    """What differs between `old` and `new`, two things of one `kind`. `compared` counts the values looked at; two sweeps
+    are compared at the `points` that both have."""
+
+    kind: str
+    old: str
+    new: str
+    compared: int
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+    timing: dict[str, float]
+    points: Points | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything differs."""
+        return bool(self.changes) or not self.same_points
+
+    @property
+    def same_points(self) -> bool:
+        """Whether two sweeps have the same points; what is no sweep has none."""
+        return self.points is None or not (self.points.old_only or self.points.new_only)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage diff --json`, without the fields that all answers share."""
+        return {
+            "kind": self.kind,
+            "old": self.old,
+            "new": self.new,
+            "compared": self.compared,
+            "different": len(self.changes),
+            "differences": [asdict(change) for change in self.changes],
+            "notes": list(self.notes),
+        } | ({} if self.points is None else {"points": asdict(self.points)})
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a change: what, old, new, relative_pct, points, at."""
+        import pandas as pd
+
+        return pd.DataFrame(map(asdict, self.changes), columns=list(Change.__dataclass_fields__))
+
+    def plot(self) -> Figure:
+        """The largest changes of numbers, in percent of the old ones."""
+        from ..plots.difference_figures import changes_figure
+
+        return changes_figure(self.frame, self.old, self.new)
+
+    def __repr__(self) -> str:
+        return f"<Difference of two {self.kind}s: {len(self.changes)} of {self.compared} values>"
+
+    def _repr_html_(self) -> str:
+        return parts_html(difference_parts(self))
+
+
+def diff(old: Comparable, new: Comparable) -> Difference:
+    """What differs between two things of one kind.
+
+    Each is the name of a catalogue entry, a file (scenario, study or machine as .yaml, answer of a command as .json, trace
+    as .parquet, Program as .npz), the folder of a sweep, or such a thing in Python (a mapping is a scenario). A scenario is
+    compared with its machine, a trace by what a run says about it. Raises `InputError` for what is none of these, and for
+    two of different kinds.
+    """
+    started = time.perf_counter()
+    one, other = source_of(old), source_of(new)
+    if one.kind != other.kind:
+        raise InputError(
+            f"is a {other.kind}, and {one.name} is a {one.kind}", field="new", value=other.name,
+            allowed=f"two of one kind, here another {one.kind}",
+        )  # fmt: skip
+    count, changes, notes, points = compared(one, other)
+    timing = {"wall_s": time.perf_counter() - started}
+    return Difference(one.kind, one.name, other.name, count, tuple(changes), tuple(notes), timing, points)
+
+
+def difference_parts(found: Difference) -> list[Any]:
+    """The same for a person."""
+    same = found.compared - len(found.changes)
+    if found.points is not None and not found.points.both:
+        return [f"{found.old} and {found.new} have no point in common.", *found.notes]
+    if not found.changes and found.same_points:
+        return [f"{found.old} and {found.new} are the same {found.kind}: {same} values are equal.", *found.notes]
+    if not found.changes:
+        return [f"{found.old} and {found.new} are equal{_shared(found)}, in {same} columns.", *found.notes]
+    head = f"{found.old} (old) and {found.new} (new), each a {found.kind}: {len(found.changes)} of {found.compared}"
+    of_points = any(change.points is not None for change in found.changes)
+    columns = ("what", "old", "new", "relative", *(("points", "largest at") if of_points else ()))
+    rows = [
+        (change.what, _cell(change.old), _cell(change.new), _percent(change.relative_pct),
+         *(("" if change.points is None else change.points, change.at or "") if of_points else ()))
+        for change in found.changes
+    ]  # fmt: skip
+    what = f"columns differ{_shared(found)}" if of_points else "values differ"
+    return [f"{head} {what}.", "", table("", columns, rows), *found.notes]
+
+
+def _shared(found: Difference) -> str:
+    """Where two sweeps were compared, if not at all their points."""
+    return "" if found.points is None or found.same_points else f" at the {found.points.both} points that both have"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 3]}..."
+
+
+def _percent(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:+.1f} %" if abs(value) >= 0.1 else f"{value:+.2g} %"

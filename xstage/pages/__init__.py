@@ -1,0 +1,1 @@
+"""HTML pages of answers, traces and sweeps: `report`."""

@@ -1,0 +1,291 @@
+"""Pages of what a command printed with `--json`: a sentence, figures where there is something to draw, and its numbers.
+
+What an answer holds decides, not its name. An answer that none of the functions here knows is shown as tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ..answers.comparison import comparison_tables
+from ..answers.run import roof_table
+from ..plots.html_page import Code, Page, Picture, Section, Table, facts, table_of
+from .layers import layer_page
+from .paper import calls_page, leads_page, tiles_page
+
+Answer = dict[str, Any]
+
+MOST_PUBLISHED = 3000
+"""Rows of published measurements that a page holds."""
+EXPLAINED = {
+    "cause": "limit, or what is left", "us": "µs", "share_pct": "share, %", "alone_us": "removed alone, µs",
+    "removed_by": "gone with",
+}  # fmt: skip
+"""Columns of a waterfall as its page names them."""
+COMMON = ("schema_version", "xstage_version", "seed", "timing", "command", "explain")
+
+
+def answer_page(answer: Answer) -> Page:
+    """The page of an answer of `--json`."""
+    for needed, build in _KINDS:
+        if all(name in answer for name in needed):
+            return build(answer)
+    return _any_page(answer)
+
+
+def _run_page(answer: Answer) -> Page:
+    from ..plots.run_figures import roles_figure, roles_table
+
+    roles = roles_table(answer["roles"])
+    spans = pd.DataFrame([{"phase": phase, **found} for phase, found in answer["spans"].items()])
+    lead = f"The makespan is {answer['makespan_us']:.1f} µs" + _stalled(answer["roles"]) + _nearest_roof(answer)
+    pictures = [
+        Picture(roles_figure(roles, answer["makespan_us"]), "Where the time of a lane goes, the mean of each role.")
+    ]
+    found = _rest(answer, ("roles", "spans", "roofs", "warnings", "trace"))
+    sections = [
+        Section(
+            "Where the time goes", [*answer.get("warnings", []), *pictures, table_of("mean of a role's lanes", roles)]
+        ),
+        *_against_roofs(answer),
+        Section("How long tasks take", [table_of("from a task's first op to its last", spans)]),
+        Section("Totals", [facts("", found)]),
+    ]
+    return Page(
+        f"{answer['scenario']} on {answer['machine']}", f"xstage run, {answer['engine']} engine", lead, sections
+    )
+
+
+def _stalled(roles: Mapping[str, Any]) -> str:
+    worst = max(roles, key=lambda role: roles[role]["stall_mean_us"], default=None)
+    if worst is None or not roles[worst]["stall_mean_us"]:
+        return ", and no store waits for room in the stage."
+    return f". Lanes of role {worst} wait longest for room in the stage: {roles[worst]['stall_mean_us']:.1f} µs in the mean."
+
+
+def _nearest_roof(answer: Answer) -> str:
+    """Which part has least to spare; nothing in answers that were written before roofs were in them."""
+    nearest = max(answer.get("roofs", []), key=lambda roof: roof["use_pct"], default=None)
+    if nearest is None:
+        return ""
+    where = f" ({nearest['where']})" if "where" in nearest else ""
+    return f" The nearest roof is {nearest['part']}{where}: {nearest['use_pct']:.0f} % of the makespan."
+
+
+def _against_roofs(answer: Answer) -> list[Section]:
+    return [Section("Against the roofs", [Table(*roof_table(answer["roofs"]))])] if answer.get("roofs") else []
+
+
+def _comparison_page(answer: Answer) -> Page:
+    from ..plots.run_figures import makespans_figure
+    from ..plots.schedule_figures import breakdown_figure
+
+    ran = [row for row in answer["policies"] if row["error"] is None]
+    rows = pd.DataFrame([{name: row[name] for name in ("policy", "makespan_us")} for row in ran])
+    failed = [(row["policy"], row["error"]) for row in answer["policies"] if row["error"] is not None]
+    breakdown = pd.DataFrame([{"policy": row["policy"], **part} for row in ran for part in row["breakdown"]])
+    lead = "None of the policies could run."
+    if ran:
+        best = min(ran, key=lambda row: row["makespan_us"])
+        lead = f"{best['policy']} is fastest with {best['makespan_us']:.1f} µs" + (
+            f", {best['speedup']:.3f} times as fast as {answer['baseline']}." if best["speedup"] else "."
+        )
+    pictures = [
+        Picture(makespans_figure(rows), "Makespan of each policy."),
+        Picture(breakdown_figure(breakdown), "Stall and waits, the mean of a role's lanes."),
+    ] if ran else []  # fmt: skip
+    sections = [
+        Section("Policies", [*pictures, *(_sortable(*one) for one in comparison_tables(ran) if one[-1])]),
+    ]
+    if failed:
+        sections.append(Section("What cannot run", [Table("", ("policy", "why"), failed)]))
+    return Page(f"Policies of {answer['scenario']} on {answer['machine']}", "xstage compare", lead, sections)
+
+
+def _sortable(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    """A table of text in which numbers are numbers, so that they sort as such."""
+    return Table(title, columns, [[_number(text) for text in line] for line in lines])
+
+
+def _number(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _explanation_page(answer: Answer) -> Page:
+    from ..plots.schedule_figures import waterfall_figure
+
+    bars = pd.DataFrame(answer["bars"])
+    shown = Picture(waterfall_figure(bars), "Limits removed one after the other, then what is left of the makespan.")
+    table = bars[[name for name in EXPLAINED if name in bars]].rename(columns=EXPLAINED)
+    sections = [Section("Waterfall", [shown, table_of("", table)])]
+    title = f"Where the time of {answer['scenario']} on {answer['machine']} goes"
+    return Page(title, f"xstage explain, {answer['total_us']:.1f} µs in all", answer["sentence"], sections)
+
+
+def _tuning_page(answer: Answer) -> Page:
+    from ..plots.schedule_figures import tune_figure
+
+    best, own = answer["best"], answer["own"]
+    curve = pd.DataFrame([_flat(row) for row in answer["curve"]])
+    curve = curve.rename(columns=lambda name: str(name).removeprefix("parameters."))
+    policy = answer["d_knee_policy"] or best["policy"]
+    tried: dict[str, Any] = next(
+        (row["parameters"] for row in answer["curve"] if row["policy"] == policy and row["parameters"]), {}
+    )
+    figure = tune_figure(curve, policy, next(iter(tried), None), answer["d_knee"], own["makespan_us"])
+    lead = f"{best['policy']} takes {best['makespan_us']:.1f} µs"
+    if best["saving_pct"] is not None:
+        between = best["saving_interval_pct"]
+        within = f" ({between[0]:.1f} to {between[1]:.1f} % within the intervals of R and Q)" if between else ""
+        lead += f" instead of {own['makespan_us']:.1f} µs: saves {best['saving_pct']:.1f} %{within}"
+    changes = [*answer["changes"], *answer["notes"]]
+    if answer["d_knee"] is not None:
+        changes.append(f"D_knee of {policy} is {answer['d_knee']} rows: the smallest lead within 1 % of its best.")
+    curve = curve.dropna(axis="columns", how="all").sort_values("makespan_us", kind="stable")
+    sections = [
+        Section("What to change", changes),
+        Section(
+            "Runs", [Picture(figure, "Makespan of the runs that were tried."), table_of("the fastest first", curve)]
+        ),
+    ]
+    return Page(f"Tuning of {answer['scenario']} on {answer['machine']}", "xstage tune", lead + ".", sections)
+
+
+def _calibration_page(answer: Answer) -> Page:
+    from ..plots.run_figures import law_figure
+
+    found, replay = answer["calibration"], answer.get("replay")
+    between = found["intervals"]
+    numbers = pd.DataFrame(
+        [{"number": name, "value": found[name], "low": low, "high": high} for name, (low, high) in between.items()]
+    )
+    law = Picture(
+        law_figure(found), "The law that was fitted: issue time of an isolated burst, with the interval of the knee."
+    )
+    host = found.get("host", {})
+    lead = f"R is {found['drain_gbs']:.3g} GB/s, Q {found['capacity_bytes'] / 1024:.3g} KiB."
+    sections = []
+    if replay is not None:
+        lead += (
+            f" Programs that calibration never saw are predicted to {replay['median_abs_error_pct']:.1f} % in the median"
+            f" ({replay['verdict']})."
+        )
+        sections.append(Section("Programs that calibration never saw", _facts_and_tables(replay)))
+    if answer.get("again"):
+        again = pd.DataFrame([_flat(run) for run in answer["again"]])
+        sections.append(Section("Run again", [table_of("", again)]))
+    shown = ("intervals", "host", "warnings", *between)
+    rest = {name: value for name, value in found.items() if name not in shown}
+    notes = [f"Note: {text}." for text in found.get("warnings", ())]
+    sections += [
+        Section(
+            "Calibration", [*notes, law, table_of("with 95 % intervals", numbers), *_facts_and_tables(rest, "the fit")]
+        ),
+        Section("The computer", _facts_and_tables(host), folded=True),
+    ]
+    title = f"The stage of {host.get('processor', 'this hardware')}"
+    return Page(title, "xstage validate" if replay is not None else "xstage calibrate", lead, sections)
+
+
+def _published_page(answer: Answer) -> Page:
+    from ..plots.reach_figures import measured_figure
+
+    rows = pd.DataFrame(answer["rows"])
+    judged = rows[rows["judged"].astype(bool)]
+    columns = [name for name in ("kind", "family", "variant", "machine", "tokens_per_rank", "time_us", "predicted_us",
+                                 "error_pct", "judged", "skipped", "source_url") if name in rows]  # fmt: skip
+    pictures = (
+        [Picture(measured_figure(judged), "Predicted against measured, rows that are judged.")] if len(judged) else []
+    )
+    lead = f"{answer['coverage_pct']:.0f} % of {len(rows)} published rows are predicted"
+    if len(judged):
+        lead += f", with a median absolute error of {judged['error_pct'].abs().median():.1f} % where they are judged"
+    others = {name.replace("_", " "): answer[name] for name in ("baseline", "faster_schedule") if name in answer}
+    order = rows["error_pct"].astype(float).abs().sort_values(ascending=False, kind="stable", na_position="last").index
+    sections = [
+        Section("Predicted and measured", [*pictures, table_of("by kind of kernel", pd.DataFrame(answer["summary"]))]),
+        Section("Targets", [table_of("", pd.DataFrame(answer.get("targets", []))), facts("", _flat(others))]),
+        Section("Rows", [table_of("the largest errors first", rows.loc[order, columns], MOST_PUBLISHED)], folded=True),
+    ]
+    return Page("Predictions beside published measurements", "xstage published", lead + ".", sections)
+
+
+def _any_page(answer: Answer) -> Page:
+    """Facts in one table, and each list of records in one of its own."""
+    lists = {name: value for name, value in answer.items() if name not in COMMON and _records(value)}
+    found = _rest(answer, tuple(lists))
+    tables = [Section(name.replace("_", " "), _record_tables(rows)) for name, rows in lists.items()]
+    words = shlex.split(answer.get("command") or "xstage")
+    named = itertools.takewhile(lambda word: not word.startswith("-"), words)
+    lead = str(answer.get("reason") or answer.get("sentence") or "What the command found, as tables.")
+    return Page(" ".join(named), "an answer of --json", lead, [Section("Found", [facts("", found)]), *tables])
+
+
+_KINDS: tuple[tuple[tuple[str, ...], Callable[[Answer], Page]], ...] = (
+    (("scenario", "makespan_us", "roles", "spans"), _run_page),
+    (("scenario", "policies", "baseline"), _comparison_page),
+    (("model", "policies", "baseline"), layer_page),
+    (("scenario", "bars", "sentence"), _explanation_page),
+    (("scenario", "best", "curve"), _tuning_page),
+    (("calibration",), _calibration_page),
+    (("rows", "summary", "coverage_pct"), _published_page),
+    (("rows", "knee_rows", "model"), leads_page),
+    (("calls", "paper", "all"), calls_page),
+    (("rows", "fitted", "zipf_exponent"), tiles_page),
+)
+
+
+def _records(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+
+
+def _record_tables(rows: list[Any]) -> list[str | Table | Picture | Code]:
+    """A table of records; lists of records in them are tables of their own, under the first value of their record."""
+    inner = [(next(iter(row.values())), name, value) for row in rows for name, value in row.items() if _records(value)]
+    kept = [{name: value for name, value in row.items() if not _records(value)} for row in rows]
+    tables = [table_of("", pd.DataFrame([_flat(row) for row in kept]))]
+    return [*tables, *(table_of(f"{of}: {name}", pd.DataFrame(list(map(_flat, value)))) for of, name, value in inner)]
+
+
+def _facts_and_tables(values: Mapping[str, Any], caption: str = "") -> list[str | Table | Picture | Code]:
+    """Values in one table, and each list of records in one of its own."""
+    lists = {name: value for name, value in values.items() if _records(value)}
+    alone = {name: value for name, value in values.items() if name not in lists and value not in ([], {})}
+    tables = [
+        table_of(name.replace("_", " "), pd.DataFrame([_flat(row) for row in rows])) for name, rows in lists.items()
+    ]
+    return [facts(caption, _flat(alone)), *tables]
+
+
+def _rest(answer: Answer, used: tuple[str, ...]) -> dict[str, Any]:
+    """What is neither common to all answers nor shown elsewhere, with nested names joined by dots."""
+    left = {name: value for name, value in answer.items() if name not in COMMON and name not in used}
+    return _flat(left)
+
+
+def _flat(row: Mapping[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in without:
+            continue
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{inner}": found for inner, found in _flat(value).items()}
+        else:
+            flat[name] = _text(value)
+    return flat
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return ", ".join(str(_text(inner)) for inner in value)
+    return f"{value:.4g}" if isinstance(value, float) and value != value else value

@@ -1,0 +1,206 @@
+"""`xstage report`: what a command found, as one HTML page that needs nothing else.
+
+    an answer of `--json`   run, compare, explain, tune, audit, calibrate, validate, published, paper, and any other
+    a trace .parquet        of a run, of `xstage import`, or the ops of `xstage validate --ops`
+    a folder of a sweep     its table, drawn over its axes
+
+Every page ends with parameters, provenance and how to get it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..plots.html_page import Code, Page, Picture, Section, Table, facts, render
+from ..sim.errors import InputError, XstageError
+from ..sim.files import check_output, write_whole
+
+if TYPE_CHECKING:
+    from ..scenarios.loader import Resolved
+
+OF_SCENARIOS = ("run", "compare", "explain", "tune")
+"""Commands whose first word is a scenario."""
+SWEEP = "sweep"
+SUFFIXES = (".html", ".htm")
+ALLOWED = "what a command prints with --json, a trace as .parquet, or the folder of a sweep"
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page that was written: its title, and how many tables, figures and bytes it holds."""
+
+    file: Path
+    title: str
+    tables: int
+    figures: int
+    bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of `xstage report --json`, without the fields that all answers share."""
+        return {"report": str(self.file), "title": self.title, "tables": self.tables, "figures": self.figures,
+                "bytes": self.bytes}  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        """A link to the page."""
+        from html import escape
+
+        held = f"{self.tables} tables, {self.figures} figures, {self.bytes / 1000:.0f} kB"
+        return f'<a href="{escape(self.file.as_posix())}">{escape(self.title)}</a> ({held})'
+
+
+def report(path: str | Path, output: str | Path) -> Report:
+    """Write the page of `path` to `output` (.html), whole or not at all. The same input gives the same bytes.
+
+    Raises `InputError` for what is not there or none of the kinds above, and for an output without the suffix .html.
+    """
+    check_output(output, "-o", SUFFIXES)
+    return _written(page_of(Path(path)), Path(output))
+
+
+def report_answer(answer: dict[str, Any], output: str | Path) -> Report:
+    """`report` of an answer that is at hand, as a command prints it with --json; its options have been checked."""
+    from .answers import answer_page
+
+    return _written(_with_end(answer_page(answer), None, answer), Path(output))
+
+
+def _written(page: Page, target: Path) -> Report:
+    text = render(page)
+    with write_whole(target) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+    return Report(target, page.title, page.count(Table), page.count(Picture), len(text.encode()))
+
+
+def page_of(source: Path) -> Page:
+    """The page of a file or folder. Raises `InputError` as `report` does."""
+    if source.is_dir():
+        from .sweeps import sweep_page
+
+        page, about = sweep_page(source)
+        return _with_end(page, source, {"command": _sweep_of(about["study"])})
+    if not source.exists():
+        raise InputError("is not there", field="PATH", value=str(source), allowed=ALLOWED)
+    with source.open("rb") as stream:
+        begins = stream.read(64)
+    if begins.startswith(b"PAR1"):
+        from .traces import trace_page
+
+        return _with_end(trace_page(source), source, None)
+    answer = _answer(source)
+    from .answers import answer_page
+
+    return _with_end(answer_page(answer), source, answer)
+
+
+def _answer(source: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(source.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=str(source)) from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or "schema_version" not in found:
+        raise InputError("is no answer of --json", file=str(source), allowed=ALLOWED)
+    return found
+
+
+def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None) -> Page:
+    """The page with parameters, provenance and how to get it again behind it. `source` is the file that it was made from."""
+    from .. import __version__
+
+    known = answer or {}
+    line = known.get("command")
+    of_file = {} if source is None else {"made from": source.name, "SHA-256 of it": _digest(source)}
+    origin: dict[str, Any] = of_file | {
+        "written by xstage": known.get("xstage_version"),
+        "this page by xstage": __version__,
+        "seed": known.get("seed"),
+        "time it took, s": known.get("timing", {}).get("wall_s"),
+    }
+    if source is None:
+        steps = [line or ""]
+    else:
+        made = "" if source.is_dir() else f" > {shlex.quote(source.name)}"
+        steps = [line + made if line else "# it was made from Python, or by a command that was not recorded"]
+        steps.append(f"xstage report {shlex.quote(source.name)} -o {shlex.quote(source.stem)}.html")
+    ends = [
+        Section("Provenance", [facts("", {name: value for name, value in origin.items() if value is not None})]),
+        Section("How to get it again", [Code("\n".join(steps))]),
+    ]
+    parameters = _parameters(known)
+    return Page(page.title, page.about, page.lead, [*page.sections, *parameters, *ends])
+
+
+def _digest(source: Path) -> str:
+    from ..sweeps.table import FILE
+
+    file = source / FILE if source.is_dir() else source
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _parameters(answer: dict[str, Any]) -> list[Section]:
+    """Machine and workload of a scenario: as the answer says them, or as the command's scenario says them now."""
+    explained = answer.get("explain")
+    if isinstance(explained, dict) and "machine" in explained:
+        return _parameter_sections(explained, "Parameters")
+    resolved = _resolved(answer.get("command"))
+    if resolved is None:
+        return []
+    numbers = [
+        {"name": name, **number.model_dump(mode="json", exclude_none=True)}
+        for name, number in resolved.machine.numbers()
+    ]
+    data = {
+        "scenario": resolved.scenario.model_dump(mode="json"),
+        "machine": {"name": resolved.machine.name, "numbers": numbers},
+    }
+    of = " of point 0" if str(answer.get("command")).startswith(f"xstage {SWEEP} ") else ""
+    return _parameter_sections(data, f"Parameters{of}, as they are read today")
+
+
+def _sweep_of(study: str) -> str | None:
+    """The command that makes a sweep of the catalogue again; None for a study of somebody's own, whose file is not known."""
+    from ..scenarios.catalogue import entries
+
+    known = any(entry.name == study for entry in entries("study"))
+    return f"xstage {SWEEP} {shlex.quote(study)}" if known else None
+
+
+def _resolved(line: str | None) -> Resolved | None:
+    """The scenario of a recorded command, of a sweep that of its first point; None where there is none, or it can no longer
+    be read.
+    """
+    from ..scenarios.loader import load, parse_overrides
+    from ..scenarios.study import load_study
+
+    words = shlex.split(line or "")[1:]
+    if len(words) < 2 or words[0] not in (*OF_SCENARIOS, SWEEP):
+        return None
+    changes = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "--set"]
+    changes += [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
+    try:
+        if words[0] == SWEEP:
+            study = load_study(words[1])
+            return study.resolve(next(study.points()))
+        return load(words[1], parse_overrides(changes))
+    except (XstageError, OSError):
+        return None
+
+
+def _parameter_sections(data: dict[str, Any], heading: str) -> list[Section]:
+    workload = {name: _plain(value) for name, value in data["scenario"]["workload"].items() if value is not None}
+    numbers = [
+        (number["name"], _plain(number["value"]), "assumed" if number.get("assumed") else "", number.get("source", ""))
+        for number in data["machine"]["numbers"]
+    ]
+    machine = Table(f"machine {data['machine']['name']}", ("number", "value", "", "source"), numbers)
+    return [Section(heading, [facts("workload", workload), machine], folded=True)]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, float, str)) else json.dumps(value)

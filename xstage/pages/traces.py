@@ -1,0 +1,127 @@
+"""The page of a trace .parquet: what its lanes did over time, and for how long by phase, kind and name.
+
+Also of a joined table, which lays measured beside simulated ops (`xstage import --beside`, `xstage validate --ops`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..plots.html_page import Page, Picture, Section, Table, facts, table_of
+from ..sim.errors import InputError
+
+LANES_SHOWN = 14
+MOST_BARS = 4000
+"""Of more ops of the chosen lanes the longest are drawn."""
+WORST_SHOWN = 20
+SHOWN = ("program", "gpu", "lane", "task", "op", "occurrence", "bytes", "measured_issue_us", "simulated_issue_us",
+         "error_pct", "measured_stall_us", "simulated_stall_us")  # fmt: skip
+
+
+def trace_page(file: Path) -> Page:
+    """The page. Raises `InputError` for a table that is neither an op table nor a joined one."""
+    try:
+        table = pd.read_parquet(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"is no whole Parquet file: {error}", file=str(file)) from error
+    if {"measured_issue_us", "simulated_issue_us"} <= set(table):
+        return _joined_page(table, file)
+    from ..plots.traces.slices import check_columns
+
+    check_columns(table)
+    return _ops_page(table, file)
+
+
+def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
+    from ..plots.lane_figures import lanes_figure
+
+    took = ops["end_us"] - ops["start_us"]
+    ends = float(ops["end_us"].max()) if len(ops) else 0.0
+    sections = []
+    if len(ops):
+        bars, ylabel = _bars(ops, ends)
+        what = "Some of the lanes, a bar an op in the colour of its phase or name; what is white is nothing or waiting."
+        sections.append(Section("Over time", [Picture(lanes_figure(bars, ylabel), what)]))
+    groups = [name for name in ("role", "phase", "name", "kind") if name in ops and ops[name].notna().any()]
+    frame = (
+        ops[groups]
+        .astype(str)
+        .where(ops[groups].notna(), "")
+        .assign(took=took, stall=ops["stall_us"], wait=ops["wait_us"])
+    )
+    by = frame.groupby(groups, sort=False).agg(
+        ops=("took", "count"), total_us=("took", "sum"), median_us=("took", "median"), p95_us=("took", _p95),
+        stall_us=("stall", "sum"), wait_us=("wait", "sum"),
+    )  # fmt: skip
+    rows = by.reset_index().sort_values("total_us", ascending=False, kind="stable")
+    lanes = ops.assign(took=took).groupby(["gpu", "sm", "lane", "role"], observed=True, dropna=False)
+    per_lane = lanes.agg(ops=("took", "count"), in_ops_us=("took", "sum"), stall_us=("stall_us", "sum"),
+                         wait_us=("wait_us", "sum"), until_us=("end_us", "max")).reset_index()  # fmt: skip
+    totals = {
+        "ops": len(ops), "lanes": int(ops["lane"].nunique()), "GPUs": int(ops["gpu"].nunique()),
+        "until the last op ends, us": ends, "stalled, us, all lanes": float(ops["stall_us"].sum()),
+    }  # fmt: skip
+    sections += [
+        Section("How long ops take", [table_of("", rows)]),
+        Section("Lanes", [table_of("", per_lane)], folded=len(per_lane) > 20),
+        Section("Totals", [facts("", totals)]),
+    ]
+    lead = f"{len(ops)} ops on {totals['lanes']} lanes of {totals['GPUs']} GPUs, over {ends:.1f} µs."
+    return Page(f"Trace {file.name}", "a trace", lead, sections)
+
+
+def _bars(ops: pd.DataFrame, ends: float) -> tuple[pd.DataFrame, str]:
+    """What is drawn of an op table: some lanes of GPU with the most ops, evenly chosen, waiting left out."""
+    mine = ops[ops["gpu"] == ops["gpu"].mode()[0]]
+    known = np.unique(mine["lane"])
+    chosen = known[np.linspace(0, len(known) - 1, min(LANES_SHOWN, len(known))).round().astype(int)]
+    mine = mine[
+        mine["lane"].isin(chosen) & ~mine["kind"].astype(str).isin(("wait", "signal", "task", "acquire", "release"))
+    ]
+    named = mine["phase"].astype(object)
+    named = named.where(named.notna(), mine["name"].astype(object) if "name" in mine else mine["kind"].astype(object))
+    bars = pd.DataFrame(
+        {"policy": "", "makespan_us": ends, "row": np.searchsorted(chosen, mine["lane"]), "phase": named.astype(str),
+         "start_us": mine["start_us"], "end_us": mine["end_us"]}
+    )  # fmt: skip
+    longest = (bars["end_us"] - bars["start_us"]).nlargest(MOST_BARS).index
+    bars = bars.loc[longest.sort_values()]
+    common = bars["phase"].value_counts().index[:5]
+    bars["phase"] = bars["phase"].where(bars["phase"].isin(common), "other")
+    return bars, f"{len(chosen)} of {len(known)} lanes of a GPU"
+
+
+def _joined_page(ops: pd.DataFrame, file: Path) -> Page:
+    from ..plots.beside_figures import beside_figure
+
+    error = 100 * (ops["simulated_issue_us"] / ops["measured_issue_us"].where(ops["measured_issue_us"] > 0) - 1)
+    ops = ops.assign(error_pct=error)
+    groups = [name for name in ("what",) if name in ops] or [name for name in ("role", "phase", "kind") if name in ops]
+    frame = ops.assign(absolute=error.abs(), **{name: ops[name].astype(str) for name in groups})
+    by = frame.groupby(groups, sort=False).agg(
+        ops=("error_pct", "size"), measured_us=("measured_issue_us", "sum"), simulated_us=("simulated_issue_us", "sum"),
+        median_error_pct=("error_pct", "median"), median_abs_error_pct=("absolute", "median"),
+        p90_abs_error_pct=("absolute", _p90),
+    ).reset_index()  # fmt: skip
+    off = (ops["simulated_issue_us"] - ops["measured_issue_us"]).abs()
+    columns = [name for name in (*SHOWN[:6], *groups, *SHOWN[6:]) if name in ops]
+    worst = ops.loc[off.sort_values(ascending=False, kind="stable").index[:WORST_SHOWN], columns]
+    drawn = Picture(beside_figure(ops), "Each op: its time simulated against its time measured.")
+    tables: list[Table | Picture | str] = [drawn, table_of("errors by op", by)]
+    sections = [Section("Op by op", tables), Section("Ops that differ most", [table_of("", worst)])]
+    median = float(error.abs().median())
+    lead = f"{len(ops)} ops, measured and simulated: the median absolute error of an op is {median:.1f} %."
+    return Page(f"Measured beside simulated: {file.name}", "two traces", lead, sections)
+
+
+def _p95(values: Any) -> float:
+    return float(np.percentile(values, 95))
+
+
+def _p90(values: Any) -> float:
+    known = values.dropna()
+    return float(np.percentile(known, 90)) if len(known) else float("nan")

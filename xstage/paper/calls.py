@@ -1,0 +1,233 @@
+"""Interleaved against expert-wave MegaMoE over 84 kinds of calls, beside what the X-Stage paper reports (arXiv 2607.23264).
+
+The calls are those of the study megamoe-84: seven models, W4A8 and W8A8, balanced and skewed routing, three token counts.
+Tile costs come from the machine file, or from the paper's tiles; nothing is fitted to its speedups. Balanced calls simulate
+one rank against its mirror, skewed ones all eight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..sim.units import PS_PER_US
+from ..terminal.counted_progress import Report, unreported
+from ..terminal.output import parts_html
+from .l2_tiles import BLOCK_M, BLOCK_N, MACHINE, fit, machine_overrides
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+STUDY = "megamoe-84"
+OUTPUTS = {"machine": "out/megamoe-84", "paper": "out/megamoe-84-paper-tiles"}
+"""Folders by where tile costs come from."""
+CALL = ("model", "numbers", "tokens", "routing")
+LOSING_CASE = "megamoe-large-experts"
+"""The scenario of the catalogue whose call interleaving slows down."""
+TAKEN_IN = BLOCK_N + BLOCK_M // 2
+"""Bytes that a CTA takes in for each element of the depth of a W8A8 tile: its weights, and half of the activations."""
+LEAST_STALL_US_PER_SM = 1.0
+"""A reduction counts only where an SM stalls at least this long under expert-wave; below there is nothing to reduce."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Speedups:
+    """`calls`: one row a call, with times and stalls under both orders. `tiles`: where tile costs come from."""
+
+    calls: pd.DataFrame
+    timing: dict[str, float]
+    tiles: str = "machine"
+
+    def statistics(self, routing: str | None = None) -> dict[str, float]:
+        """geometric_mean, median, maximum, minimum of the speedup; largest_stall_reduction (%). Of a routing, or of all."""
+        import numpy as np
+
+        calls = self.calls if routing is None else self.calls[self.calls["routing"] == routing]
+        speedup = calls["speedup"]
+        counted = calls[calls["stall_wave_us_per_sm"] >= LEAST_STALL_US_PER_SM]
+        return {
+            "geometric_mean": float(np.exp(np.log(speedup).mean())),
+            "median": float(speedup.median()),
+            "maximum": float(speedup.max()),
+            "minimum": float(speedup.min()),
+            "largest_stall_reduction": float(counted["stall_reduction_pct"].max()) if len(counted) else 0.0,
+        }
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The same as `calls`."""
+        return self.calls
+
+    def plot(self) -> Figure:
+        """Speedups of all calls in order, beside the paper's statistics."""
+        from ..plots.paper_figures import speedups_figure
+        from ..scenarios.x_stage import speedups
+
+        return speedups_figure(self.calls, speedups())
+
+    def __repr__(self) -> str:
+        return f"<Speedups of {len(self.calls)} calls: geometric mean {self.statistics()['geometric_mean']:.3f}>"
+
+    def _repr_html_(self) -> str:
+        from .output import speedup_parts
+
+        return parts_html(speedup_parts(self))
+
+    def as_dict(self) -> dict[str, Any]:
+        from ..scenarios.x_stage import speedups
+
+        routings = list(dict.fromkeys(self.calls["routing"]))
+        return {
+            "study": STUDY,
+            "tiles": self.tiles,
+            "paper": speedups(),
+            "all": self.statistics(),
+            **{routing: self.statistics(routing) for routing in routings},
+            "calls": self.calls.to_dict("records"),
+        }
+
+
+def paper_speedups(
+    output: str | Path | None = None,
+    routings: Sequence[str] = ("balanced", "skewed"),
+    *,
+    tiles: str = "machine",
+    workers: int = 2,
+    progress: Report = unreported,
+) -> Speedups:
+    """Run the study into the folder `output`, from where it goes on if it was stopped, and compare the two orders; a minute.
+
+    `output` is a folder below out/ if not given. `routings` leaves half of the study out. `tiles` says where tile costs come
+    from: from the machine file, or from what the paper measured of tiles (`paper_machine`). Raises `InputError` for another
+    routing or kind of tiles, `XstageError` if a call could not be run.
+    """
+    from ..sim.errors import InputError, XstageError
+    from ..sweeps.run import sweep
+
+    started = time.perf_counter()
+    ranks = {"balanced": "symmetric", "skewed": "all"}
+    for routing in routings:
+        if routing not in ranks:
+            raise InputError("is unknown", field="routings", value=routing, allowed=ranks)
+    if tiles not in OUTPUTS:
+        raise InputError("is unknown", field="tiles", value=tiles, allowed=OUTPUTS)
+    study = _study(tiles)
+    study["include"] = [{"workload.ranks": ranks[routing]} for routing in routings]
+    done = sweep(study, output or OUTPUTS[tiles], workers=workers, progress=progress)
+    points = done.frame()
+    if done.failed:
+        raise XstageError(f"{done.failed} of {done.points} calls failed, the first: {points['error'].dropna().iloc[0]}")
+    return Speedups(by_call(points), {"wall_s": time.perf_counter() - started}, tiles)
+
+
+def paper_machine() -> dict[str, Any]:
+    """Numbers of the machine by what the paper measured of tiles, none of them by speedups: overrides of hgx-b200.
+
+    Fan-out efficiency and epilogue are the two constants of `paper_l2_tiles.fit`. Main loops of W8A8 tiles follow a line
+    over the bytes that an SM takes in, whose slope is `sm_feed` and whose foot is `tile_fixed`: the Theil-Sen line through
+    the eight that the paper gives, which one that stands apart (7.40 us for DSv4-Flash's L1) does not move much.
+    """
+    from scipy.stats import theilslopes
+
+    depths, us = zip(*_paper_main_loops(), strict=True)
+    line = theilslopes(us, [depth * TAKEN_IN / 1e3 for depth in depths])
+    source = "main loops of arXiv 2607.23264"
+    overrides = {
+        "compute.sm_feed": {"value": f"{1 / line.slope:.2f} GB/s", "source": source},
+        "compute.tile_fixed": {"value": f"{line.intercept:.3f} us", "source": source},
+    }
+    return overrides | {path.removeprefix("machine."): n for path, n in machine_overrides(fit()).items()}
+
+
+def main_loop_ratios() -> list[float]:
+    """Main loops of the paper's W8A8 tiles by the tile costs of the machine file, over what the paper measured."""
+    import numpy as np
+
+    from ..scenarios.machine_files import load_machine
+    from ..sim.tile_cost import TileCosts, main_loop_ps
+
+    depths, us = (np.array(column) for column in zip(*_paper_main_loops(), strict=True))
+    costs = TileCosts.of(load_machine(MACHINE), "fp8")
+    flops = 2.0 * BLOCK_M * BLOCK_N * depths
+    simulated = main_loop_ps(costs, flops, TAKEN_IN * depths, np.zeros(len(depths)))
+    return [float(ratio) for ratio in simulated / PS_PER_US / us]
+
+
+def _paper_main_loops() -> list[tuple[int, float]]:
+    """Depth K and main loop (us) of the L1 and the L2 tile of each model."""
+    from ..scenarios.models import model as known_model
+    from ..scenarios.x_stage import tiles
+
+    found = []
+    for name, tile in tiles().items():
+        sizes = known_model(name)
+        found += [(sizes.hidden, tile.l1_main_loop_us), (sizes.intermediate, tile.l2_main_loop_us)]
+    return found
+
+
+def _study(tiles: str) -> dict[str, Any]:
+    """The study as data, on the machine as it is or with the paper's tiles."""
+    from ..scenarios import catalogue
+    from ..scenarios.document import read
+
+    study = dict(read(catalogue.find(STUDY, "study")).data) | {"name": STUDY}
+    if tiles == "paper":
+        study["scenario"] = {**study["scenario"], "machine": {"base": MACHINE, "overrides": paper_machine()}}
+    return study
+
+
+def hbm_of_slowest(done: Speedups) -> tuple[dict[str, Any], float, float]:
+    """The balanced call that interleaving slows down most, and what the bandwidth of HBM costs it in waves and interleaved,
+    us: what a run without that limit saves. Raises `InputError` if there is no balanced call.
+    """
+    from ..answers.explanation import explain
+    from ..sim.errors import InputError
+
+    balanced = done.calls[done.calls["routing"] == "balanced"]
+    if not len(balanced):
+        raise InputError("has none that is balanced", field="calls")
+    call = {str(name): value for name, value in balanced.sort_values("speedup").to_dict("records")[0].items()}
+    scenario = dict(_study(done.tiles)["scenario"]) | {"name": "slowest"}
+    sizes = {"model": call["model"], "numbers": call["numbers"], "tokens": int(call["tokens"])}
+    scenario["workload"] = {**scenario["workload"], **sizes, "ranks": "symmetric"}
+    wave, interleaved = (
+        sum(bar.ps for bar in explain(scenario, policy, order=["hbm"]).bars if bar.name == "hbm") / PS_PER_US
+        for policy in ("expert_wave", "interleaved")
+    )
+    return call, wave, interleaved
+
+
+def losing_case() -> dict[str, float]:
+    """The call of `LOSING_CASE` under both orders: speedup, and weight_hits_wave_pct and weight_hits_interleaved_pct, the
+    share of tiles that find their weights in the L2 cache.
+    """
+    from ..answers.comparison import compare
+
+    wave, interleaved = compare(LOSING_CASE, ["expert_wave", "interleaved"]).rows()
+    return {
+        "speedup": interleaved["speedup"],
+        "weight_hits_wave_pct": wave["memory"]["weight_hits_pct"],
+        "weight_hits_interleaved_pct": interleaved["memory"]["weight_hits_pct"],
+    }
+
+
+def by_call(points: pd.DataFrame) -> pd.DataFrame:
+    """One row a call from one row a call and order."""
+    named = points.rename(columns=lambda name: name.removeprefix("workload."))
+    named["routing"] = named["ranks"].map({"symmetric": "balanced", "all": "skewed"})
+    named["stall_us_per_sm"] = named["stall_total_us"] / named["roles.mma.lanes"] / 2  # a cluster has one MMA lane
+    wide = named.pivot(index=list(CALL), columns="policy", values=["makespan_us", "stall_us_per_sm"])
+    wave, interleaved = (wide.xs(policy, axis=1, level="policy") for policy in ("expert_wave", "interleaved"))
+    calls = wide.index.to_frame(index=False)
+    calls["wave_us"] = wave["makespan_us"].to_numpy()
+    calls["interleaved_us"] = interleaved["makespan_us"].to_numpy()
+    calls["speedup"] = calls["wave_us"] / calls["interleaved_us"]
+    calls["stall_wave_us_per_sm"] = wave["stall_us_per_sm"].to_numpy()
+    calls["stall_interleaved_us_per_sm"] = interleaved["stall_us_per_sm"].to_numpy()
+    left = calls["stall_interleaved_us_per_sm"] / calls["stall_wave_us_per_sm"].where(calls["stall_wave_us_per_sm"] > 0)
+    calls["stall_reduction_pct"] = (100 * (1 - left)).fillna(0.0)
+    return calls

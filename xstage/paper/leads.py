@@ -1,0 +1,123 @@
+"""What the row lead D of an interleaved MegaMoE costs and brings: the curve behind D_knee (arXiv 2607.23264).
+
+With a small lead L2 tasks are taken before their inputs are there, and Tensor Cores wait inside them. A large lead holds
+more m-blocks between L1 and L2, in a ring of symmetric memory. Each lead is run with the smallest ring that it can do with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..terminal.counted_progress import Report, unreported
+from ..terminal.output import parts_html
+from ..workers import map_on_workers
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from ..scenarios.loader import Resolved
+
+BLOCK_M = 192
+LEADS = (0, 192, 384, 576, 768, 960, 1152, 1536, 2304, 3072, 6144, 12288)
+KNEE_PCT = 1.0
+"""The knee is the smallest lead that comes this close to the fastest one."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LeadCurve:
+    """`rows`: one a lead, of one rank against its mirror."""
+
+    model: str
+    tokens: int
+    rows: list[dict[str, Any]]
+    timing: dict[str, float]
+
+    @property
+    def knee_rows(self) -> int:
+        """D_knee: the smallest lead that is within 1 % of the fastest."""
+        fastest = min(row["makespan_us"] for row in self.rows)
+        return int(next(r["lead_rows"] for r in self.rows if r["makespan_us"] <= fastest * (1 + KNEE_PCT / 100)))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"model": self.model, "tokens": self.tokens, "knee_rows": self.knee_rows, "rows": self.rows}
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a lead."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def plot(self) -> Figure:
+        """Makespan and ring over the lead, with its knee."""
+        from ..plots.paper_figures import lead_figure
+
+        return lead_figure(self.frame, self.knee_rows, lead_setting(self.model, self.tokens))
+
+    def __repr__(self) -> str:
+        return f"<LeadCurve of {self.model}, {self.tokens} tokens: D_knee {self.knee_rows} rows>"
+
+    def _repr_html_(self) -> str:
+        from .output import lead_parts
+
+        return parts_html(lead_parts(self))
+
+
+def paper_lead(
+    model: str = "dsv4-flash",
+    tokens: int = 8192,
+    leads: Sequence[int] = LEADS,
+    *,
+    workers: int = 2,
+    progress: Report = unreported,
+) -> LeadCurve:
+    """Run a balanced W8A8 call of `model` with each lead (rows, ascending). Raises `InputError` for an unknown model."""
+    started = time.perf_counter()
+    points = [(model, tokens, lead) for lead in sorted(set(leads))]
+    rows = map_on_workers(simulate_lead, points, workers, progress)
+    return LeadCurve(model, tokens, rows, {"wall_s": time.perf_counter() - started})
+
+
+def lead_setting(model: str, tokens: int) -> str:
+    """What is simulated for each lead, said above the figure."""
+    from ..answers.figure_setting import setting_of
+
+    return setting_of(_call(model, tokens, "interleaved"))
+
+
+def _call(model: str, tokens: int, policy: str | dict[str, Any]) -> Resolved:
+    from ..scenarios.loader import load
+
+    workload = {
+        "kind": "megamoe", "model": model, "tokens": tokens, "numbers": "w8a8", "release": "pr304", "ranks": "symmetric",
+        "policy": policy,
+    }  # fmt: skip
+    scenario = {"name": "lead", "question": "What does this lead cost?", "machine": "hgx-b200", "workload": workload}
+    return load(scenario | {"granule": "4 KiB"})
+
+
+def simulate_lead(point: tuple[str, int, int]) -> dict[str, Any]:
+    """One lead: how long, what L2 tasks and stores waited for, and the ring."""
+    from ..answers.api import run
+    from ..sim.schedules.megamoe import l2_tiles, ring_of_lead
+    from ..sim.units import PS_PER_US
+
+    model, tokens, lead = point
+    ring = ring_of_lead(-(-lead // BLOCK_M))
+    policy = {"name": "interleaved", "lead_rows": lead, "ring_m_blocks": ring}
+    done = run(_call(model, tokens, policy), engine="compiled", trace="summary")
+    shape = done.program.meta["shape"]
+    row_bytes = shape["hidden"] + shape["intermediate"]  # FP8 input of L1 and of L2
+    stall = int(done.trace.outcome.lanes["stall_ps"].sum()) / PS_PER_US
+    return {
+        "lead_rows": lead,
+        "makespan_us": done.makespan_us,
+        "l2_input_wait_us": float(l2_tiles(done.trace).inputs_us.mean()),
+        "stall_total_us": stall,
+        "ring_m_blocks": ring,
+        "ring_mib": ring * BLOCK_M * row_bytes / 2**20,
+    }

@@ -1,0 +1,139 @@
+"""How answers are printed: one JSON object for scripts, short tables for people."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .clock import elapsed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+SCHEMA_VERSION = 1
+"""Goes up when a field of an answer is renamed or removed, which is not planned."""
+
+
+_NO_LIMIT = 10_000
+
+
+class OutputLostError(Exception):
+    """Standard output takes no more, for want of room say."""
+
+
+@contextmanager
+def to_standard_output() -> Iterator[None]:
+    """What is written in the block is out at its end. Raises `OutputLostError`, or `BrokenPipeError` if nobody reads."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputLostError(f"the answer cannot be written: {error.strerror}") from None
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    """One JSON object on standard output; a number that is not finite would be no JSON and raises ValueError."""
+    text = json.dumps(answer, indent=2, allow_nan=False) + "\n"
+    with to_standard_output():
+        sys.stdout.write(text)
+
+
+def with_common_fields(answer: dict[str, Any], timing: dict[str, float], seed: int | None = None) -> dict[str, Any]:
+    """`answer` with the fields that every JSON answer has; `seed` is null where nothing is random."""
+    from .. import __version__
+    from .invocation import command
+
+    common: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "xstage_version": __version__, "seed": seed}
+    if (line := command()) is not None:
+        common["command"] = line
+    return common | answer | {"timing": {name: round(seconds, 6) for name, seconds in timing.items()}}
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """A plain table: text to the left, numbers to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    made.padding, made.show_header = (0, 2, 0, 0), any(columns)
+    for position, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[position], (int, float)) for row in rows)
+        made.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        made.add_row(*(Text(_cell(value)) for value in row))
+    return made
+
+
+def folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> list[Table]:
+    """A table of text as one, or as several of at most `width` characters that repeat the first column; none without rows.
+
+    A single column that is wider stays whole.
+    """
+    widths = [max(len(line[at]) for line in (columns, *rows)) + 2 for at in range(len(columns))]
+    parts: list[list[int]] = []
+    for at in range(1, len(columns)):
+        if not parts or sum(widths[i] for i in (0, *parts[-1], at)) - 2 > width:
+            parts.append([])
+        parts[-1].append(at)
+    return [
+        table(title, [columns[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows])
+        for part in parts
+        if rows
+    ]
+
+
+def show(*parts: Any) -> None:
+    """Text and tables for a person, on standard output. Only a terminal has a width: elsewhere a row is a line."""
+    from rich.console import Console
+
+    with to_standard_output():
+        _print(Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _NO_LIMIT), parts)
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Say on standard error what a person should know, but nothing failed of."""
+    for sentence in sentences:
+        print(f"xstage: warning: {sentence}", file=sys.stderr)
+
+
+@contextmanager
+def progress(doing: str) -> Iterator[None]:
+    """Say on standard error what is being done, to a log once it takes long."""
+    if sys.stderr is None:
+        yield
+        return
+    if not sys.stderr.isatty():
+        with elapsed(doing):
+            yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(doing):
+        yield
+
+
+def parts_html(parts: Iterable[Any]) -> str:
+    """Text and tables as HTML, for notebooks."""
+    from rich.console import Console
+
+    console = Console(record=True, width=160, file=io.StringIO(), highlight=False)
+    _print(console, parts)
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
+def _print(console: Console, parts: Iterable[Any]) -> None:
+    from rich.text import Text
+
+    for part in parts:  # text is printed as it is: brackets are no markup
+        console.print(Text(part) if isinstance(part, str) else part)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
