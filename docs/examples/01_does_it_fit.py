@@ -1,4 +1,4 @@
-"""Does a burst of stores fit the stage of a machine? The closed forms answer, for one burst or for a million.
+"""Does a burst of stores fit the stage of a machine? The closed forms answer this for one burst or for a million.
 
 python docs/examples/01_does_it_fit.py
 """
@@ -15,7 +15,7 @@ PRODUCERS = 148
 answer = xs.audit("hgx-b200", producers=PRODUCERS, burst="32 KiB", gap="4 us")
 print(answer.reason)
 
-# Many at once: arrays go in, arrays come out. How large may a burst be, for gaps of 0 to 8 us?
+# Many at once: the functions take and return arrays. How large may a burst be, for gaps of 0 to 8 us?
 stage = xs.load_machine("hgx-b200").x_stage()
 gaps_us = np.arange(0.0, 9.0, 2.0)
 largest = burst_gap.knee(stage, PRODUCERS, gaps_us * 1e6, mode="free_running")

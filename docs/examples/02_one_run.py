@@ -15,7 +15,7 @@ spans = run.trace.spans()
 print(spans[spans["phase"] == "burst"].groupby("m_block")["span_us"].max().round(3).head(3).to_string())
 print(f"the stage of GPU 0 holds up to {run.trace.occupancy(gpu=0)['held_bytes'].max()} bytes")
 
-# In a notebook `run` shows itself, and run.plot() is a figure. A trace opens in https://ui.perfetto.dev.
+# In a notebook `run` displays itself, and run.plot() is a figure. A trace opens in https://ui.perfetto.dev.
 Path("out").mkdir(exist_ok=True)
 run.plot().savefig("out/train.png")
 xs.write_trace(run.trace, "out/train.pftrace")

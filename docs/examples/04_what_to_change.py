@@ -1,11 +1,11 @@
-"""Which policy, which setting, and how sure is the saving?
+"""Which policy, which setting, and how certain is the saving?
 
 python docs/examples/04_what_to_change.py
 """
 
 import xstage as xs
 
-# The machine file gives R without an interval. Give the one of your own measurement: the saving gets an interval from it.
+# The machine file has no interval for R. Give that of your own measurement: the saving gets an interval from it.
 measured = {"value": "717 GB/s", "interval": ["680 GB/s", "730 GB/s"], "source": "an example"}
 overrides = {"workload.tokens": 2048, "machine.interconnect.drain_rate": measured}
 tuned = xs.tune("megamoe-flash-wave", ["interleaved"], most_runs=12, overrides=overrides)

@@ -1,4 +1,4 @@
-"""What if the links were slower, the stage larger, the topology another one? Replace values, or sweep them.
+"""What if the links were slower, the stage larger, or the topology different? Replace values, or sweep them.
 
 python docs/examples/05_what_if.py
 """
@@ -9,7 +9,7 @@ for rate in ("358 GB/s", "717 GB/s", "1434 GB/s"):
     run = xs.run("periodic-train", overrides={"machine.interconnect.drain_rate": rate})
     print(f"R = {rate:9}  makespan {run.makespan_us:7.1f} us")
 
-# The same as a study: every point of a grid, on all processors; a study that was stopped goes on where it was.
+# The same as a study: every point of a grid. A study can use all processors, and resumes if it was interrupted.
 study = {
     "question": "How long do bursts take to issue?",
     "scenario": "isolated-burst",

@@ -1,7 +1,7 @@
-"""A schedule of your own: a Program is data, made with a builder and run by either engine.
+"""Your own schedule: a Program is data, made with a builder and run by either engine.
 
-Two SMs of GPU 0 compute 2 us and store 64 KiB to GPU 1, four times. The store bumps a counter when it is visible, and a lane
-of GPU 1 waits for all eight before it goes on.
+Two SMs of GPU 0 compute for 2 us and store 64 KiB to GPU 1, four times. Each store bumps a counter when it is visible,
+and a lane of GPU 1 waits for all eight before it continues.
 
     python docs/examples/06_own_schedule.py
 """

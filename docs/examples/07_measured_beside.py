@@ -1,6 +1,7 @@
-"""Measure this computer, then lay a measured trace beside the simulation of the same Program, op by op.
+"""Measure this computer, then compare a measured trace with the simulation of the same Program, op by op.
 
-A core's non-temporal stores fill a finite buffer and then stall: the law of the X-Stage, without a GPU. Takes about 10 s.
+The non-temporal stores of a core fill a finite buffer and then stall: the law of the X-Stage, without a GPU. It takes
+about 10 s.
 
     python docs/examples/07_measured_beside.py
 """

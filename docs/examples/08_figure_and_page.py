@@ -1,4 +1,4 @@
-"""A figure of the teaching set, and an answer of the command line as one HTML page.
+"""A teaching figure, and an answer of the command line as one HTML page.
 
 python docs/examples/08_figure_and_page.py
 """

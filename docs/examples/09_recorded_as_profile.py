@@ -1,7 +1,7 @@
-"""Record two schedules on this computer's cores as a profiler would, and lay the records beside the simulation.
+"""Record two schedules on this computer's cores as a profiler would, and compare the records with the simulation.
 
-A train of bursts is written as torch.profiler's JSON, which knows an op by its name alone, and attention with its
-All-to-All as Parquet, which knows each op of the Program. Takes about 20 s.
+A train of bursts is written as torch.profiler's JSON, which identifies an op only by its name. Attention with its
+All-to-All is written as Parquet, which identifies each op of the Program. It takes about 20 s.
 
     python docs/examples/09_recorded_as_profile.py
 """
@@ -16,7 +16,7 @@ import xstage as xs
 
 
 def record():
-    """Op tables simulated and measured: of trains first, of attention last, those that nothing disturbed."""
+    """Op tables, simulated and measured, of programs that nothing disturbed: trains first, attention last."""
     with open_backend("cpu", producers=1, quick=True) as hardware:
         rng = np.random.default_rng(0)
         drawn = hardware.unseen(hardware.calibrate(rng), 10, rng)

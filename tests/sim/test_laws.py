@@ -35,11 +35,13 @@ def finished_cases(count: int, first_seed: int = 50_000) -> list[Case]:
     return cases
 
 
-CASES = finished_cases(150)
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return finished_cases(150)
 
 
-def test_every_byte_for_another_gpu_is_issued_once_drained_once_and_arrives_once() -> None:
-    for program, _, _, outcome in CASES:
+def test_every_byte_for_another_gpu_is_issued_once_drained_once_and_arrives_once(cases: list[Case]) -> None:
+    for program, _, _, outcome in cases:
         arrived = np.zeros((len(program.ops), program.n_gpus), dtype=np.int64)
         records = outcome.granule_records
         store = program.ops["kind"][records["op"]] == p.STORE
@@ -57,11 +59,10 @@ def test_every_byte_for_another_gpu_is_issued_once_drained_once_and_arrives_once
             assert arrived[op].tolist() == expected.tolist()
 
 
-def test_the_bytes_of_ports_are_the_bytes_of_granules() -> None:
-    for program, fabric, _, outcome in CASES:
+def test_the_bytes_of_ports_are_the_bytes_of_granules(cases: list[Case]) -> None:
+    for program, fabric, _, outcome in cases:
         records = outcome.granule_records
-        request = (program.ops["kind"][records["op"]] == p.LOAD) & _is_request(program, outcome)
-        crossing = records[(records["source"] != records["destination"]) & ~request]
+        crossing = records[records["source"] != records["destination"]]
         reply = (program.lanes["gpu"][crossing["lane"]] != crossing["source"]).tolist()
         last_port = [fabric.route(int(a), int(b), r)[-1] for a, b, r in zip(*_ends(crossing), reply, strict=True)]
         expected = np.zeros(fabric.n_ports, dtype=np.int64)
@@ -70,24 +71,13 @@ def test_the_bytes_of_ports_are_the_bytes_of_granules() -> None:
         assert outcome.ports["bytes"][ingress].tolist() == expected[ingress].tolist()
 
 
-def _is_request(program: Program, outcome: Outcome) -> np.ndarray:
-    """The first granule of every load is its request."""
-    records = outcome.granule_records
-    load = program.ops["kind"][records["op"]] == p.LOAD
-    first = np.zeros(len(records), dtype=bool)
-    key = np.stack([records["lane"].astype(np.int64), records["op"]])[:, load]
-    _, index = np.unique(key, axis=1, return_index=True)
-    first[np.flatnonzero(load)[index]] = True
-    return first
-
-
 def _ends(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return records["source"], records["destination"]
 
 
-def test_the_stage_never_holds_more_than_its_capacity() -> None:
+def test_the_stage_never_holds_more_than_its_capacity(cases: list[Case]) -> None:
     full = 0
-    for program, fabric, layout, outcome in CASES:
+    for program, fabric, layout, outcome in cases:
         room = fabric.capacity_gpu[: program.n_gpus]
         assert (outcome.peak_gpu_bytes <= room).all()
         assert (outcome.peak_sm_bytes <= fabric.capacity_sm[layout.sm_gpu]).all()
@@ -95,8 +85,8 @@ def test_the_stage_never_holds_more_than_its_capacity() -> None:
     assert full > 20  # and many of these Programs do fill it
 
 
-def test_occupancy_over_time_ends_empty_and_peaks_where_the_engine_says() -> None:
-    for program, fabric, _, outcome in CASES[:60]:
+def test_occupancy_over_time_ends_empty_and_peaks_where_the_engine_says(cases: list[Case]) -> None:
+    for program, fabric, _, outcome in cases[:60]:
         trace = simulate(program, fabric, trace="full")
         for gpu in range(program.n_gpus):
             _, held = trace.occupancy_steps(gpu)
@@ -104,8 +94,8 @@ def test_occupancy_over_time_ends_empty_and_peaks_where_the_engine_says() -> Non
             assert held.max(initial=0) == outcome.peak_gpu_bytes[gpu]
 
 
-def test_granules_of_one_sm_are_admitted_in_the_order_of_their_tickets() -> None:
-    for program, _, layout, outcome in CASES:
+def test_granules_of_one_sm_are_admitted_in_the_order_of_their_tickets(cases: list[Case]) -> None:
+    for program, _, layout, outcome in cases:
         records = outcome.granule_records
         stored = records[np.isin(program.ops["kind"][records["op"]], (p.STORE, p.SIGNAL))]
         for sm in range(len(layout.sm_gpu)):
@@ -113,8 +103,8 @@ def test_granules_of_one_sm_are_admitted_in_the_order_of_their_tickets() -> None
             assert (np.diff(mine["admitted_ps"]) >= 0).all()
 
 
-def test_stores_from_one_gpu_to_another_arrive_in_the_order_of_admission() -> None:
-    for program, fabric, _, outcome in CASES:
+def test_stores_from_one_gpu_to_another_arrive_in_the_order_of_admission(cases: list[Case]) -> None:
+    for program, fabric, _, outcome in cases:
         if fabric.fair_replies:
             continue
         records = outcome.granule_records
@@ -125,8 +115,8 @@ def test_stores_from_one_gpu_to_another_arrive_in_the_order_of_admission() -> No
                 assert (np.diff(pair["visible_ps"]) >= 0).all()
 
 
-def test_no_time_runs_backwards() -> None:
-    for _, _, _, outcome in CASES:
+def test_no_time_runs_backwards(cases: list[Case]) -> None:
+    for _, _, _, outcome in cases:
         ops, granules = outcome.op_records, outcome.granule_records
         assert (ops["start_ps"] + ops["stall_ps"] + ops["wait_ps"] <= ops["end_ps"]).all()
         assert (np.diff(ops["end_ps"]) >= 0).all()
@@ -134,15 +124,15 @@ def test_no_time_runs_backwards() -> None:
         assert (granules["drained_ps"] <= granules["visible_ps"]).all()
 
 
-def test_a_lane_is_busy_stalled_or_waiting_at_every_moment_of_its_life() -> None:
-    for program, _, _, outcome in CASES:
+def test_a_lane_is_busy_stalled_or_waiting_at_every_moment_of_its_life(cases: list[Case]) -> None:
+    for program, _, _, outcome in cases:
         lanes = outcome.lanes
         life = program.lanes["start_ps"] + lanes["busy_ps"] + lanes["stall_ps"] + lanes["wait_ps"].sum(axis=1)
         assert life.tolist() == lanes["end_ps"].tolist()
 
 
-def test_records_add_up_to_the_totals() -> None:
-    for program, _, _, outcome in CASES:
+def test_records_add_up_to_the_totals(cases: list[Case]) -> None:
+    for program, _, _, outcome in cases:
         records = outcome.op_records
         total = np.zeros((len(program.lanes), 2), dtype=np.int64)
         np.add.at(total, records["lane"], np.stack([records["stall_ps"], records["wait_ps"]], axis=1))
@@ -150,8 +140,8 @@ def test_records_add_up_to_the_totals() -> None:
         assert total[:, 1].tolist() == outcome.lanes["wait_ps"].sum(axis=1).tolist()
 
 
-def test_every_task_is_run_by_one_group_and_every_op_as_often_as_the_tables_say() -> None:
-    for program, _, layout, outcome in CASES:
+def test_every_task_is_run_by_one_group_and_every_op_as_often_as_the_tables_say(cases: list[Case]) -> None:
+    for program, _, layout, outcome in cases:
         ran = np.bincount(outcome.op_records["op"][outcome.op_records["op"] >= 0], minlength=len(program.ops))
         assert ran.tolist() == op_repeats(program).tolist()
         for task in program.queue_tasks:
@@ -159,8 +149,8 @@ def test_every_task_is_run_by_one_group_and_every_op_as_often_as_the_tables_say(
             assert len(set(rows["group"].tolist())) == 1
 
 
-def test_counters_end_at_what_was_signalled_stored_and_loaded() -> None:
-    for program, _, _, outcome in CASES:
+def test_counters_end_at_what_was_signalled_stored_and_loaded(cases: list[Case]) -> None:
+    for program, _, _, outcome in cases:
         final = program.counters["initial"].astype(np.int64)
         repeats, ops = op_repeats(program), program.ops
         counted = (ops["counter"] >= 0) & (ops["kind"] == p.LOAD)
@@ -195,9 +185,9 @@ def without_issue_time(program: Program) -> Program:
     return replace(program, ops=ops)
 
 
-def test_where_services_scale_exactly_every_time_scales_by_the_same_factor() -> None:
+def test_where_services_scale_exactly_every_time_scales_by_the_same_factor(cases: list[Case]) -> None:
     factor, tried = 4, 0
-    for original, fabric, layout, _ in CASES:
+    for original, fabric, layout, _ in cases:
         if not scales_exactly(fabric, factor):
             continue
         program = without_issue_time(original)

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from xstage.hw_validate.cpu import bench as bench_module
+from xstage.hw_validate.cpu import bookkeeping
 from xstage.hw_validate.cpu.access import measure_access
 from xstage.hw_validate.cpu.bench import Bench, StuckError
 from xstage.hw_validate.cpu.cores import usable_cores
@@ -193,14 +194,16 @@ def test_ctrl_c_ends_a_run_and_its_threads(bench):
     never = builder.counters(home=0, cause="inputs")
     lanes(builder, [[{"kind": p.WAIT, "counter": never, "count": 1}]])
     timer = threading.Timer(0.2, _thread.interrupt_main)
-    timer.start()
+    program = builder.build()
     with pytest.raises(KeyboardInterrupt):
-        run(bench, builder.build())
+        timer.start()
+        run(bench, program)
     timer.join()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("xstage lane")]
 
 
-def test_what_a_core_needs_for_loads_own_stores_and_ops_is_a_time(bench):
+def test_what_a_core_needs_for_loads_own_stores_and_ops_is_a_time(bench, monkeypatch):
+    monkeypatch.setattr(bookkeeping, "REPEATS", 4)
     small = np.array([1024.0, 4096.0])
     times = BurstTimes(1, small, np.full(2, np.inf), np.tile(8 + small / 160, (3, 1)))
     found = measure_access(bench, times, knee_bytes=8192.0)
