@@ -143,6 +143,7 @@ class Collector:
             table = table[table["round"] < AGAIN_ROUNDS]
         resolved = runner.resolve(table)
         done = runner.run(resolved)
+        runner.cycles_per_ns = done.cycles_per_ns()  # of a GPU at work; the scout may have met one that was idle
         self.results.arrays.update({f"part/{name}/{key}": array for key, array in done.arrays().items()})
         noted = Noted.of(done.arrays(), self._groups(name))
         moved = noted.clock_moved_pct()
@@ -171,6 +172,12 @@ class Collector:
         told |= replays.told() | {"offsets": offsets_now(runner)}
         run_programs(self.plan, self.devices, transport, replays, runner.ctas, self._left_s, self.progress)
         told["offsets"] = joined(told["offsets"], offsets_now(runner))
+        runner.cycles_per_ns = replays.cycles_per_ns
+        if replays.clock_moved_pct > CLOCK_MOVED_PCT:
+            self._warn(
+                f"programs: the SM clock is {replays.clock_moved_pct:.1f} % off the one that pauses were made for, so every "
+                "pause is wrong by as much"
+            )
         for number, one in enumerate(replays.programs):
             if "skipped" in one:
                 self._warn(f"program {number}: {one['skipped']}")
@@ -188,6 +195,7 @@ class Collector:
         return groups
 
     def _scout(self, runner: BurstRunner) -> None:
+        scout(runner)  # the first run wakes the clock of an idle GPU
         run = scout(runner)
         self.header["scout"] = {
             "drain_gbs": runner.drain_gbs,

@@ -59,11 +59,7 @@ def kernel_text(source: str | Path, emulation: bool = False) -> str:
     return _expand(_find(source, KERNELS), emulation, set())
 
 
-def compile_kernel(
-    source: str | Path,
-    architecture: str,
-    defines: Mapping[str, str | int] | None = None,
-) -> Compiled:
+def compile_kernel(source: str | Path, architecture: str) -> Compiled:
     """Compile a kernel with NVRTC for an architecture such as "sm_90a".
 
     Raises `CompileError` with the compiler's message, or if cuda-core is not installed.
@@ -78,7 +74,6 @@ def compile_kernel(
         name=Path(source).name,
         arch=architecture,
         std="c++17",
-        define_macro=[(name, str(value)) for name, value in (defines or {}).items()] or None,
         ptxas_options=["-v"],
     )
     log = io.StringIO()

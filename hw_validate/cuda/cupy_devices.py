@@ -1,4 +1,4 @@
-"""`Devices` on CuPy: the one file that calls CUDA.
+"""`Devices` on CuPy: this file and cupy_buffers.py are the ones that call CUDA.
 
 Modules are loaded eagerly and everything is allocated before a kernel runs, because loading and allocating may wait for
 kernels that are running, which may wait for each other. Host memory is pinned and mapped; its address holds on every GPU
@@ -11,17 +11,15 @@ import atexit
 import ctypes
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .compile import kernel_text
+from .cupy_buffers import HOST_TO_DEVICE, DeviceBuffer, HostBuffer
 from .cupy_errors import INSTALL, told
 from .device import Buffer, DeviceFacts, Launch
 from .errors import (
@@ -30,6 +28,7 @@ from .errors import (
     KernelTimeoutError,
     NoGpuError,
 )
+from .host_facts import installed, numa_node, processor, smi
 
 WHEELS = ("cupy-cuda12x", "cupy-cuda13x")
 OPTIONS = ("-std=c++17",)
@@ -37,12 +36,10 @@ GRACE_S = 5.0
 """How long kernels may take to notice that they are to give up."""
 POLL_S = 0.001
 
-_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
 _NATIVE_ATOMICS = 3
 """CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED of the driver's interface."""
 _SUCCESS, _NOT_READY = 0, 600
 """cudaSuccess and cudaErrorNotReady."""
-_MAPPED_AND_PORTABLE = 3
 # Numbers of cudaDeviceAttr, which do not change; properties do (CUDA 13 dropped the clock).
 _ATTRIBUTES = {
     "sms": 16, "l2_bytes": 38, "major": 75, "minor": 76, "shared_per_sm_bytes": 81,
@@ -96,19 +93,19 @@ class CupyDevices:
         """Versions of all that takes part, and the wiring as the driver tells it."""
         with told("reading versions"):
             driver, runtime = self._runtime.driverGetVersion(), self._runtime.runtimeGetVersion()
-        wheels = [f"{name} {found}" for name in WHEELS if (found := _installed(name))]
+        wheels = [f"{name} {found}" for name in WHEELS if (found := installed(name))]
         return {
             "cuda_driver": _dotted(driver),
             "cuda_runtime": _dotted(runtime),
-            "driver": _smi("--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
+            "driver": smi("--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
             "cupy": str(getattr(self._cupy, "__version__", "")),
             "wheels": wheels,
             "numpy": np.__version__,
             "python": platform.python_version(),
             "system": platform.platform(),
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
-            "topology": _smi("topo", "-m"),
+            "topology": smi("topo", "-m"),
             "module_loading": os.environ["CUDA_MODULE_LOADING"],
         }
 
@@ -130,11 +127,11 @@ class CupyDevices:
 
     def device_memory(self, device: int, size: int) -> Buffer:
         with told(f"taking {size / 2**20:.0f} MiB of GPU {device}"), self._cupy.cuda.Device(device):
-            return _DeviceBuffer(self, self._cupy, device, size)
+            return DeviceBuffer(self, self._cupy, device, size)
 
     def host_memory(self, size: int) -> Buffer:
         with told(f"pinning {size / 2**20:.0f} MiB of host memory"), self._cupy.cuda.Device(0):
-            return _HostBuffer(self, self._cupy, size)
+            return HostBuffer(self, self._cupy, size)
 
     def prepare(self, device: int, source: str, kernels: Sequence[str]) -> dict[str, int]:
         needs = {"registers": 0, "local_bytes": 0, "shared_bytes": 0}
@@ -178,7 +175,7 @@ class CupyDevices:
 
     def now(self, device: int) -> dict[str, Any]:
         names = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "pstate")
-        told = _smi(
+        told = smi(
             "-i", str(self._facts[device].more["pci_bus_id"]), f"--query-gpu={','.join(names)}",
             "--format=csv,noheader,nounits",
         )  # fmt: skip
@@ -213,7 +210,7 @@ class CupyDevices:
             l2_bytes=found["l2_bytes"],
             shared_per_block_bytes=found["shared_per_block_bytes"],
             shared_per_sm_bytes=found["shared_per_sm_bytes"],
-            more=found | {"pci_bus_id": bus, "numa_node": _numa_node(bus)},
+            more=found | {"pci_bus_id": bus, "numa_node": numa_node(bus)},
         )
 
     def _attribute_or_0(self, number: int, i: int) -> int:
@@ -291,64 +288,9 @@ class CupyDevices:
             try:
                 with self._cupy.cuda.Device(launch.device):
                     stream = self._side_streams[launch.device].ptr
-                    self._runtime.memcpyAsync(word.address, self._give_up.address, 4, _HOST_TO_DEVICE, stream)
+                    self._runtime.memcpyAsync(word.address, self._give_up.address, 4, HOST_TO_DEVICE, stream)
             except Exception:  # the device may be gone: then there is nobody to tell
                 continue
-
-
-class _DeviceBuffer:
-    def __init__(self, owner: CupyDevices, cupy: Any, device: int, size: int) -> None:
-        self._owner, self._cupy, self._device, self.size = owner, cupy, device, size
-        self._memory = cupy.cuda.Memory(size)
-        self.address = int(self._memory.ptr)
-
-    def write(self, data: np.ndarray[Any, Any], offset: int = 0) -> None:
-        data = np.ascontiguousarray(data)
-        with told(f"writing to GPU {self._device}"), self._cupy.cuda.Device(self._device):
-            self._cupy.cuda.runtime.memcpy(self.address + offset, data.ctypes.data, data.nbytes, _HOST_TO_DEVICE)
-
-    def read(self, size: int | None = None, offset: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        data = np.empty(self.size - offset if size is None else size, dtype=np.uint8)
-        with told(f"reading from GPU {self._device}"), self._cupy.cuda.Device(self._device):
-            self._cupy.cuda.runtime.memcpy(data.ctypes.data, self.address + offset, data.nbytes, _DEVICE_TO_HOST)
-        return data
-
-    def clear(self) -> None:
-        with told(f"clearing memory of GPU {self._device}"), self._cupy.cuda.Device(self._device):
-            self._cupy.cuda.runtime.memset(self.address, 0, self.size)
-            self._cupy.cuda.runtime.deviceSynchronize()
-
-    def free(self) -> None:
-        if self._owner.lost:
-            _KEPT.append(self._memory)
-        self._memory = None
-
-
-class _HostBuffer:
-    def __init__(self, owner: CupyDevices, cupy: Any, size: int) -> None:
-        self._owner, self.size = owner, size
-        self._memory = cupy.cuda.PinnedMemory(size, _MAPPED_AND_PORTABLE)
-        self.address = int(self._memory.ptr)
-        self._view = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.address))
-
-    def write(self, data: np.ndarray[Any, Any], offset: int = 0) -> None:
-        self._view[offset : offset + data.nbytes] = np.ascontiguousarray(data).view(np.uint8).ravel()
-
-    def read(self, size: int | None = None, offset: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return self._view[offset : None if size is None else offset + size].copy()
-
-    def clear(self) -> None:
-        self._view[:] = 0
-
-    def free(self) -> None:
-        self._view = np.zeros(0, dtype=np.uint8)
-        if self._owner.lost:
-            _KEPT.append(self._memory)
-        self._memory = None
-
-
-_KEPT: list[Any] = []
-"""Memory of lost devices. To free it would wait for a kernel that never ends."""
 
 
 def _leave() -> None:
@@ -362,17 +304,10 @@ def _import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        found = [name for name in WHEELS if _installed(name)]
+        found = [name for name in WHEELS if installed(name)]
         why = f"CuPy is installed ({', '.join(found)}) but does not load: {error}" if found else "CuPy is not installed"
         raise NoGpuError(f"{why}; {INSTALL}") from error
     return cupy
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _peer_attribute(attribute: int, device: int, peer: int) -> int:
@@ -389,30 +324,3 @@ def _peer_attribute(attribute: int, device: int, peer: int) -> int:
 
 def _dotted(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _smi(*arguments: str) -> str:
-    """What nvidia-smi prints; nothing where it is missing or fails, because this is for the record only."""
-    try:
-        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
-
-
-def _numa_node(bus: str) -> int | None:
-    """The NUMA node that a GPU hangs on, as Linux tells (None: it does not)."""
-    path = Path("/sys/bus/pci/devices") / bus[-12:].lower() / "numa_node"
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

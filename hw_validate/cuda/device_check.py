@@ -244,8 +244,7 @@ class DeviceCheck:
     def _collect(self, made: Container, transport: str, name: str, before: Container | None = None) -> dict[str, Any]:
         """Run a plan; with results from before, add to them. What was measured until a failure is kept."""
         left = max(1.0, self.until - time.perf_counter())
-        given = self.settings
-        settings = Settings(transport, None, left, given.most_bytes, given.ctas, given.threads)
+        settings = replace(self.settings, transport=transport, budget_s=left)
         if before is None:
             results = collect(made, self.devices, self.folder / name, settings)
         else:

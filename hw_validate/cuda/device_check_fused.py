@@ -1,14 +1,19 @@
 """The fused kernels' part of the device check: numbers of all policies, and a sweep past the point where stores stall.
 
 A wave of L2 tiles of K SMs stores V = K b f bytes far away, where b is a tile and f the share of rows that belong to other
-ranks. The way out takes V / R for that, the SMs T_mma + T_iss0 until the next wave. A short run of the kernel tells T_mma
-and T_iss0 of a tile, the calibration R; then K is chosen so that both times are equal at a usual expert width, and widths so
-that V / R over (T_mma + T_iss0) goes from 0.5 to 2. All policies run at the ratio 1 first, then attention with its
-All-to-All, then the other ratios, and last the other way to change V: the same SMs at the same width as more ranks, whose
-rows go to others more often, f = 1 - 1 / ranks.
+ranks. The way out takes V / R for that, the SMs T_mma + T_iss0 until the next wave. A short run of the kernel on few SMs
+tells T_mma and T_iss0 of a tile, the calibration R; then K is chosen so that both times are equal at a usual expert width.
+Two more short runs, on these SMs, tell how T_mma follows the width, and widths are chosen so that V / R over
+(T_mma + T_iss0) goes from 0.5 to 2. What the ratio then was is told from the control of each run. All policies run at the
+ratio 1 first, then attention with its All-to-All, then the other ratios, and last the other way to change V: the same SMs
+and tokens as more ranks, whose rows go to others more often, f = 1 - 1 / ranks.
+
+Stores stall once they are ahead of the way out by Q, so a run stores many times Q: it has as many tokens as the logs of the
+SMs have room for.
 
 Numbers need no calibration: without one nothing is simulated, and without any R every policy runs at the usual width.
-`fused.json` is written anew after every policy, so that whatever ends a run early, what was measured is kept.
+`fused.json` is written anew after every policy, so that whatever ends a run early, what was measured is kept. A kernel that
+ran into its deadline twice, or took the GPU with it four times, is not started again.
 """
 
 from __future__ import annotations
@@ -22,25 +27,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...sim.errors import XstageError
 from ...sim.files import write_whole
 from ...sim.machine import Machine
 from ...sim.schedules.attention_a2a import Attention
 from ...sim.schedules.megamoe import MegaMoe
 from ..measuring import MeasurementError
 from .device import Devices
-from .errors import DeviceLostError
+from .errors import DeviceLostError, KernelTimeoutError
 from .fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES, AttentionCall, Call, MegaMoeCall
 from .fused_compare import Compared, compared, ranked_alike
-from .fused_megamoe import BLOCK_M, BLOCK_N
 from .fused_run import SIDES, lowered_policy, measure
+from .fused_sweep import among_more_ranks, drain_us, ratios_of, sms_at_ratio_1, widths_for
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TRANSPORT = "host"
-TILE_BYTES = BLOCK_M * BLOCK_N * 2
 LARGEST_ERROR = 0.01
 """Of the results, root mean square over that of the exact ones: rounding to bf16 costs half of it at most."""
+MOST_BAD_ENDS = {KernelTimeoutError.__name__: 2, DeviceLostError.__name__: 4}
+MOST_OF_LOG = 0.9
+"""How full the logs of records may get on average: some SMs run more ops than others."""
 REPORT, TILES = "fused.json", "fused.parquet"
 
 
@@ -48,18 +56,20 @@ REPORT, TILES = "fused.json", "fused.parquet"
 class FusedExtent:
     """What runs. `ratios` of V / R over (T_mma + T_iss0), the most telling first; at `usual_width` it is to be 1.
 
-    `more_ranks` than those of `megamoe` share its SMs at the width of the first ratio.
+    `megamoe` has the most tokens of a rank that may be; they are halved, down to `least_tokens`, until records fit into
+    shared memory. `more_ranks` than those of `megamoe` share its tokens and its SMs at the width of the first ratio.
     """
 
     megamoe: Mapping[str, Any] = field(
-        default_factory=lambda: {"tokens": 512, "hidden": 1024, "experts": 8, "topk": 2, "ranks": 2}
+        default_factory=lambda: {"tokens": 4096, "hidden": 1024, "experts": 8, "topk": 2, "ranks": 2}
     )
+    least_tokens: int = 512
     usual_width: int = 1024
-    width_step: int = 128
+    width_step: int = 64
     most_width: int = 8192
-    ratios: tuple[float, ...] = (1.0, 0.5, 2.0, 0.75, 1.4)
+    ratios: tuple[float, ...] = (1.0, 2.0, 0.5, 1.4, 0.75)
     more_ranks: tuple[int, ...] = (4, 8)
-    attention: Attention = field(default_factory=lambda: Attention(tokens=2048, heads=8, head_dim=128, ranks=2))
+    attention: Attention = field(default_factory=lambda: Attention(tokens=2048, heads=32, head_dim=128, ranks=2))
     pilot_sms: int = 8
     repeats: int = 3
 
@@ -84,16 +94,17 @@ class FusedCheck:
     ) -> None:
         self.devices, self.folder, self.machine, self.until, self.extent = devices, folder, machine, until, extent
         self.drain_gbs = drain_gbs if machine is None else machine.drain_kbs() / 1e6
-        self.report: dict[str, Any] = {"runs": [], "not_run": []}
+        self.report: dict[str, Any] = {"runs": [], "not_run": [], "ended_badly": {}}
         self.tables: list[pd.DataFrame] = []
-        self._longest_s = 0.0
+        self._longest_s: dict[str, float] = {}
+        self._noted: Exception | None = None
 
     def go_on(self) -> None:
         """Take what another process left in the folder as done; what failed in there is not tried again."""
         import pandas as pd
 
         if (self.folder / REPORT).exists():
-            self.report |= json.loads((self.folder / REPORT).read_text(encoding="utf-8"))
+            self.report |= json.loads((self.folder / REPORT).read_text(encoding="utf-8")) | {"not_run": []}
             for row in self.report["runs"]:
                 for side in SIDES:
                     if side in row:
@@ -104,19 +115,12 @@ class FusedCheck:
     def run(self) -> dict[str, Any]:
         """Everything that there is time for; what there is to tell. Raises `MeasurementError` for wrong numbers."""
         e = self.extent
-        most = self.devices.facts()[0].sms // e.megamoe["ranks"]
-        pilot_sms = max(1, min(e.pilot_sms, most))
-        pilot = self._run("megamoe", self._megamoe(e.usual_width), "expert_wave", pilot_sms, {"width": e.usual_width})
-        sms, widths = pilot_sms, {"1.0": e.usual_width}
-        if "widths" in self.report:  # chosen by the process before
-            sms, widths = self.report["sms_per_rank"], self.report["widths"]
-        elif pilot is not None and "control" in pilot and self.drain_gbs:
-            with self._noting(self.report, "choice"):
-                sms, widths = self._choose(pilot["control"], most, self.drain_gbs)
+        sms, widths = self._chosen()
         self.report |= {"sms_per_rank": sms, "widths": widths}
         first, *others = widths.items()
         self._megamoe_policies(*first, sms)
-        rows = [self._run("attention", AttentionCall(e.attention), policy, None, {}) for policy in ATTENTION_POLICIES]
+        attention = AttentionCall(e.attention)
+        rows = [self._run("attention", attention, policy, None, {}) for policy in ATTENTION_POLICIES]
         self._rank("attention", rows)
         for ratio, width in others:
             self._megamoe_policies(ratio, width, sms)
@@ -125,37 +129,72 @@ class FusedCheck:
         self._check()
         return {"runs": len(self.report["runs"]), "not_run": len(self.report["not_run"])}
 
+    def _chosen(self) -> tuple[int, dict[str, int]]:
+        """SMs of a rank, and the width for each ratio; where nothing is known, few SMs and the usual width."""
+        e = self.extent
+        most = self.devices.facts()[0].sms // e.megamoe["ranks"]
+        sms = max(1, min(e.pilot_sms, most))
+        pilot = self._pilot(e.usual_width, sms)
+        if "widths" in self.report:  # chosen by the process before
+            return self.report["sms_per_rank"], self.report["widths"]
+        widths = {"1.0": e.usual_width}
+        if pilot is not None and self.drain_gbs:
+            with self._noting(self.report, "choice"):
+                ranks = e.megamoe["ranks"]
+                sms = sms_at_ratio_1(pilot, ranks, most, self.drain_gbs)
+                pilots = {width: self._pilot(width, sms) for width in (e.usual_width, e.usual_width // 2)}
+                known = {width: found for width, found in pilots.items() if found is not None} or {e.usual_width: pilot}
+                wave_us = drain_us(sms, ranks, self.drain_gbs)
+                widths = widths_for(known, wave_us, e.ratios, e.width_step, e.most_width) or widths
+        return sms, widths
+
+    def _pilot(self, width: int, sms: int) -> Mapping[str, float] | None:
+        """What the control of a short run told; None if it did not run."""
+        more = {"width": width, "sms": sms, "tokens": self.extent.least_tokens}
+        row = self._run("megamoe", self._megamoe(width, self.extent.least_tokens), "expert_wave", sms, more)
+        return None if row is None else row.get("control")
+
     def _megamoe_policies(self, ratio: str, width: int, sms: int) -> None:
-        call, more = self._megamoe(width), {"width": width, "ratio": float(ratio)}
+        tokens = self._most_tokens(width, sms, self.extent.megamoe["ranks"])
+        call, more = self._megamoe(width, tokens), {"width": width, "ratio": float(ratio), "tokens": tokens}
         self._rank(f"megamoe {ratio}", [self._run("megamoe", call, policy, sms, more) for policy in MEGAMOE_POLICIES])
 
     def _more_ranks(self, ranks: int, width: int, sms: int) -> None:
         """All policies with the SMs of the usual ranks as `ranks`: as many tiles at once, more of them stored far away."""
-        usual = self.extent.megamoe["ranks"]
-        share = max(1, round(sms * usual / ranks))
-        ratio = (ranks - 1) * share / ((usual - 1) * sms)  # V is that of K f = ranks * share * (1 - 1 / ranks) SMs
-        call, more = self._megamoe(width, ranks), {"width": width, "ratio": ratio, "ranks": ranks}
+        share, ratio = among_more_ranks(sms, self.extent.megamoe["ranks"], ranks)
+        tokens = self._most_tokens(width, share, ranks)
+        call, more = (
+            self._megamoe(width, tokens, ranks),
+            {"width": width, "ratio": ratio, "tokens": tokens, "ranks": ranks},
+        )
         self._rank(
             f"megamoe {ranks} ranks", [self._run("megamoe", call, name, share, more) for name in MEGAMOE_POLICIES]
         )
 
-    def _megamoe(self, width: int, ranks: int | None = None) -> MegaMoeCall:
-        sizes = {**self.extent.megamoe} | ({} if ranks is None else {"ranks": ranks})
+    def _megamoe(self, width: int, tokens: int, ranks: int | None = None) -> MegaMoeCall:
+        sizes = {**self.extent.megamoe, "tokens": tokens} | ({} if ranks is None else {"ranks": ranks})
         return MegaMoeCall(MegaMoe(numbers="bf16", intermediate=width, **sizes))
 
-    def _choose(self, control: Mapping[str, float], most: int, drain_gbs: float) -> tuple[int, dict[str, int]]:
-        """SMs of a rank, and the width for each ratio, from the times of a tile at the usual width."""
-        e, ranks = self.extent, self.extent.megamoe["ranks"]
-        per_sm_us = TILE_BYTES * (1 - 1 / ranks) / (1000 * drain_gbs)  # V / R of one SM; 1 GB/s is 1000 B/us
-        mma_us, issue_us = control["main_loop_us"], control["stores_us"]
-        sms = max(1, min(most, round((mma_us + issue_us) / per_sm_us / ranks)))
-        widths: dict[str, int] = {}
-        for ratio in e.ratios:
-            wanted = e.usual_width * (ranks * sms * per_sm_us / ratio - issue_us) / max(mma_us, 1e-3)
-            width = e.width_step * max(1, round(wanted / e.width_step))
-            if width <= e.most_width and width not in widths.values():
-                widths[str(ratio)] = width
-        return sms, widths
+    def _most_tokens(self, width: int, sms: int, ranks: int) -> int:
+        """Tokens of a rank whose records the logs of its SMs have room for: one that does not fit is written at once, which
+        holds up its lane and what waits for that."""
+        e = self.extent
+        share = e.megamoe["ranks"] / ranks
+        tokens: int = e.megamoe["tokens"]
+        while tokens // 2 >= e.least_tokens and not self._fits(self._megamoe(width, int(tokens * share), ranks), sms):
+            tokens //= 2
+        return max(1, int(tokens * share))
+
+    def _fits(self, call: MegaMoeCall, sms: int) -> bool:
+        """Whether its records fit, by the policy that has the most; one that cannot run is told where it is to."""
+        if time.perf_counter() > self.until:  # nothing of it will run
+            return True
+        try:
+            _, fused, _ = lowered_policy(self.devices, call, MEGAMOE_POLICIES["interleaved"], TRANSPORT, sms=sms)
+        except XstageError:
+            return True
+        full: float = fused.lowered.log_share()
+        return full <= MOST_OF_LOG
 
     def _run(
         self, kernel: str, call: Call, policy: str, sms: int | None, more: dict[str, Any]
@@ -167,8 +206,9 @@ class FusedCheck:
             if row.items() <= done.items():
                 return done  # by the process before
         begun = time.perf_counter()
-        if begun + self._longest_s > self.until:
-            self.report["not_run"].append(row | {"why": "the time was over"})
+        is_over = begun + self._longest_s.get(kernel, 0.0) > self.until
+        if (why := "the time was over" if is_over else self._why_not(kernel)) is not None:
+            self.report["not_run"].append(row | {"why": why})
             self._write()
             return None
         runs.append(row)
@@ -178,6 +218,9 @@ class FusedCheck:
             chosen = (MEGAMOE_POLICIES if kernel == "megamoe" else ATTENTION_POLICIES)[policy]
             program, fused, row["sms_per_rank"] = lowered_policy(self.devices, call, chosen, TRANSPORT, sms=sms)
             for side in SIDES:
+                if (why := self._why_not(kernel)) is not None:
+                    row["not_run"] = why
+                    break
                 with self._noting(row, side):
                     row[side], table = measure(call, program, fused, self.devices, TRANSPORT, self.extent.repeats, side)
                     if table is not None:
@@ -188,10 +231,22 @@ class FusedCheck:
                         policy, program, tables["far"], tables["control"], self.machine, TRANSPORT, call.summary
                     )
                     row |= {"simulated": dict(one.simulated), "error_pct": one.as_dict()["error_pct"]}
-        self._longest_s = max(self._longest_s, time.perf_counter() - begun)
+            if kernel == "megamoe" and "control" in row and self.drain_gbs:
+                row |= ratios_of(row["control"], drain_us(row["sms_per_rank"], call.ranks, self.drain_gbs))
+        # The first run of a kernel compiles it, which no other does.
+        took_s = time.perf_counter() - begun if kernel in self._longest_s else 0.0
+        self._longest_s[kernel] = max(self._longest_s.get(kernel, 0.0), took_s)
         with self._noting(row, "table"):
             self._keep(call, tables, {"kernel": kernel, "policy": policy, **more})
         return row
+
+    def _why_not(self, kernel: str) -> str | None:
+        """Why a kernel is not started again: each of these ends takes as long as many good runs."""
+        ended = self.report["ended_badly"].get(kernel, {})
+        for name, most in MOST_BAD_ENDS.items():
+            if ended.get(name, 0) >= most:
+                return f"this kernel ended in {name} {most} times"
+        return None
 
     @contextmanager
     def _noting(self, row: dict[str, Any], doing: str) -> Iterator[None]:
@@ -200,9 +255,11 @@ class FusedCheck:
             yield
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            failed = row.setdefault("failed", {})
-            if why not in failed.values():  # a lost GPU ends what is around as well
-                failed[doing] = why
+            if error is not self._noted:  # a lost GPU ends what is around as well
+                row.setdefault("failed", {})[doing] = why
+                ended = self.report["ended_badly"].setdefault(row.get("kernel", "all"), {})
+                ended[type(error).__name__] = ended.get(type(error).__name__, 0) + 1
+            self._noted = error
             if isinstance(error, DeviceLostError):
                 raise
         finally:

@@ -66,7 +66,8 @@ class Lowering(Protocol):
 class Call(Protocol):
     """What is run: shapes and data, the same under every policy.
 
-    source, bare: the kernel, and the same without its instrumentation; outputs: its buffers that hold what came out.
+    source, bare: the kernel, and the same without its instrumentation; outputs: its buffers that hold what came out;
+    written: all of its buffers that it writes.
     """
 
     @property
@@ -75,6 +76,8 @@ class Call(Protocol):
     def bare(self) -> str: ...
     @property
     def outputs(self) -> Sequence[str]: ...
+    @property
+    def written(self) -> Sequence[str]: ...
     @property
     def ranks(self) -> int: ...
 
@@ -99,6 +102,7 @@ class MegaMoeCall:
     shape: megamoe.MegaMoe
     seed: int = 0
     source, bare, outputs = "megamoe.cu", "megamoe_bare.cu", ("results",)
+    written = ("landing", "own_landing", "inputs", "middles", "weights", "results")
 
     @property
     def ranks(self) -> int:
@@ -149,6 +153,7 @@ class AttentionCall:
     shape: attention_a2a.Attention
     seed: int = 0
     source, bare, outputs = "attention_a2a.cu", "attention_a2a_bare.cu", ("landing", "own_landing")
+    written = (*outputs, "outputs")
 
     @property
     def ranks(self) -> int:
@@ -185,7 +190,8 @@ class AttentionCall:
 
 
 def _errors(found: Array, exact: Array) -> dict[str, float]:
-    scale = max(float(np.mean(exact**2)), 1e-300)
-    of_rows = np.sqrt(np.mean((found - exact) ** 2, axis=-1) / scale)
+    off = found - exact
+    scale = max(float(np.vdot(exact, exact)) / max(1, exact.size), 1e-300)
+    of_rows = np.sqrt(np.einsum("...i,...i", off, off) / exact.shape[-1] / scale)
     wrong = ~(of_rows <= WRONG_ROW)  # what is no number counts, too
     return {"relative_error": float(np.sqrt(np.mean(of_rows**2))), "wrong_rows": float(np.mean(wrong))}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ...sim.machine import Machine
 
-JUDGED = ("makespan_us", "span_us", "mma_stall_us")
+JUDGED = ("makespan_us", "span_us", "span_p95_us", "stores_total_us", "mma_stall_us")
 
 
 @dataclass(frozen=True)

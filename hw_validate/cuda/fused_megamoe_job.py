@@ -9,6 +9,7 @@ the tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -51,6 +52,16 @@ class MegaMoeData:
     gate: Array
     up: Array
     down: Array
+
+    @cached_property
+    def first_tiles(self) -> Array:
+        """Weights of the first GEMM of each expert as the kernel reads them."""
+        experts, _, hidden = self.gate.shape
+        return tile_weights(np.stack([self.gate, self.up], axis=2).reshape(experts, -1, hidden))
+
+    @cached_property
+    def second_tiles(self) -> Array:
+        return tile_weights(self.down)
 
 
 def random_megamoe(shape: MegaMoe, rng: np.random.Generator) -> MegaMoeData:
@@ -127,7 +138,6 @@ def _rank_data(fused: FusedMegaMoe, data: MegaMoeData, rank: int, gpu: int, far:
     mine = placement.phy2log[placement.rank_of_replica == rank]
     rows = int(fused.pool_rows[rank])
     returned = np.zeros((shape.tokens, shape.topk, shape.hidden), np.uint16)
-    first = np.stack([data.gate[mine], data.up[mine]], axis=2).reshape(len(mine), -1, shape.hidden)
     owners = np.full((shape.tokens, shape.topk), NONE, np.uint32)
     came = np.flatnonzero(pools.source_rank == rank)
     owners[pools.source_token[came], pools.slot[came]] = placement.rank_of_replica[pools.replica[came]]
@@ -139,8 +149,8 @@ def _rank_data(fused: FusedMegaMoe, data: MegaMoeData, rank: int, gpu: int, far:
         f"inputs@{rank}": Buffer(np.zeros((rows, shape.hidden), np.uint16), gpu),
         f"middles@{rank}": Buffer(np.zeros((rows, shape.intermediate), np.uint16), gpu),
         f"weights@{rank}": Buffer(np.zeros(rows, np.float32), gpu),
-        f"first_gemm@{rank}": Buffer(tile_weights(first), gpu),
-        f"second_gemm@{rank}": Buffer(tile_weights(data.down[mine]), gpu),
+        f"first_gemm@{rank}": Buffer(data.first_tiles[mine], gpu),
+        f"second_gemm@{rank}": Buffer(data.second_tiles[mine], gpu),
         f"owners@{rank}": Buffer(owners if owners.size else np.zeros(1, np.uint32), gpu),
         f"results@{rank}": Buffer(np.zeros((max(1, shape.tokens), shape.hidden), np.uint16), gpu, output=True),
     }

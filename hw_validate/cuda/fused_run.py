@@ -71,7 +71,7 @@ def ready(
     clock = max(1.0, facts[0].clock_mhz / 1000)
     settings = Settings(patience_ticks=int(PATIENCE_S * 1e9 * clock))
     job = call.job(fused, "local" if is_control and transport != "peer" else transport, settings)
-    changed = (*CHANGED, *call.outputs)
+    changed = (*CHANGED, *call.written)  # what lies there from the repeat before would hide a wait that is missing
     with JobMemory(kept_at_home(job) if is_control else job, devices, gpus, source, changed) as memory:
         yield memory
 
@@ -156,12 +156,14 @@ def _over_repeats(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _whole(outputs: Mapping[str, Array]) -> dict[str, float]:
-    """From the start edge to the end of the last CTA of the slowest GPU, combine and all, in us."""
-    whole = 0.0
+    """From the start edge to the end of the last CTA of the slowest GPU, combine and all, in us; and how many records found
+    no room in shared memory, each of which held up its lane."""
+    whole, spilled = 0.0, 0
     for name, times in outputs.items():
         if name.startswith("times@") and len(started := times[times["global_start"] > 0]):
             whole = max(whole, (int(started["global_end"].max()) - int(started["global_start"].min())) / 1000)
-    return {"whole_us": whole}
+            spilled += int(started["spilled"].sum())
+    return {"whole_us": whole, "spilled": float(spilled)}
 
 
 def machine_for(base: Machine | str, sms: int) -> Machine:

@@ -81,12 +81,12 @@ def pull_times(ops: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(ops: pd.DataFrame) -> dict[str, float]:
-    """Of MegaMoE: makespan without the combine and what comes after, and medians of the L2 tiles and pulls, in us."""
+    """Of MegaMoE: makespan without the combine and what comes after, what `_of_stores` tells of the L2 tiles, and medians of
+    these and of pulls, in us."""
     tiles, pulls = l2_tile_times(ops), pull_times(ops)
     return {
         "makespan_us": _until(ops, "dispatch", "l1", "l2"),
-        "span_us": float(tiles["span_us"].median()),
-        "stores_us": float(tiles["stores_us"].median()),
+        **_of_stores(tiles),
         "mma_stall_us": float(tiles["stall_us"].sum()),
         "mma_inputs_us": float(tiles["inputs_us"].sum()),
         "main_loop_us": float(tiles["main_loop_us"].median()),
@@ -96,17 +96,27 @@ def summary(ops: pd.DataFrame) -> dict[str, float]:
 
 def attention_summary(ops: pd.DataFrame) -> dict[str, float]:
     """Of attention, in us: makespan as the senders see it, without what waits for arrivals; when the last tile was stored;
-    medians of the tiles and of the copies by `comm` lanes (0 if there are none)."""
+    what `_of_stores` tells of the tiles; medians of these and of the copies by `comm` lanes (0 if there are none)."""
     tiles = attention_tile_times(ops)
     copies = ops[(ops["role"] == "comm") & (ops["kind"] == "store")]
     return {
         "makespan_us": _until(ops, "attention", "copy"),
         "attention_us": _until(ops[ops["role"] != "comm"], "attention"),
-        "span_us": float(tiles["span_us"].median()),
-        "stores_us": float(tiles["stores_us"].median()),
+        **_of_stores(tiles),
         "mma_stall_us": float(tiles["stall_us"].sum()),
         "main_loop_us": float(tiles["main_loop_us"].median()),
         "copy_us": float((copies["end_us"] - copies["start_us"]).median()) if len(copies) else 0.0,
+    }
+
+
+def _of_stores(tiles: pd.DataFrame) -> dict[str, float]:
+    """Median and 95 % span, median and sum of stores. Where the stage takes most tiles in, the medians are those of a run
+    without stalls: the stalls are in the slowest tiles, and in the sum."""
+    return {
+        "span_us": float(tiles["span_us"].median()),
+        "span_p95_us": float(tiles["span_us"].quantile(0.95)),
+        "stores_us": float(tiles["stores_us"].median()),
+        "stores_total_us": float(tiles["stores_us"].sum()),
     }
 
 

@@ -36,6 +36,11 @@ class JobMemory:
     ) -> None:
         self.job, self.devices, self.gpus, self.source, self.changed = job, devices, gpus, source, changed
         self._made: list[Buffer] = []
+        self._empty = {
+            name
+            for name, told in job.buffers.items()
+            if name.partition("@")[0] in changed and not told.pointers and not _bytes_of(told.values).any()
+        }
         self._places: dict[str, Place] = {}
         try:
             new = []
@@ -92,7 +97,11 @@ class JobMemory:
         """The initial values of a buffer, with the addresses that stand in it."""
         told = self.job.buffers[name]
         buffer, offset = self._places[name]
-        raw = np.frombuffer(np.ascontiguousarray(told.values).tobytes(), dtype=np.uint8).copy()
+        if name in self._empty:
+            buffer.clear()
+            return
+        raw = _bytes_of(told.values)
+        raw = raw.copy() if told.pointers else raw
         for at, pointer in told.pointers.items():
             address = self._address(pointer.buffer) + pointer.offset
             raw[at : at + 8] = np.array([address], dtype=np.uint64).view(np.uint8)
@@ -108,3 +117,7 @@ class JobMemory:
             parameters[name] = self._address(pointer.buffer) + pointer.offset
         size = grid.n_ctas, grid.n_threads, grid.shared_bytes
         return Launch(self.gpus[grid.gpu], self.source, grid.kernel, *size, parameters)
+
+
+def _bytes_of(values: Array) -> Array:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

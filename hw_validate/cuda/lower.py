@@ -109,6 +109,11 @@ class Lowered:
             tables[name] = table
         return replace(self, tables=tables)
 
+    def log_share(self) -> float:
+        """How full the logs of records are in the end, if every SM runs equally many ops; above 1 some do not fit."""
+        room = int(self.tables["ctas"]["log_records"].sum())
+        return self.n_records / room if room else float("inf")
+
     def ctas_of(self, gpu: int) -> range:
         """The CTAs of a GPU: rows of the table `ctas`."""
         first, last = np.searchsorted(self.tables["ctas"]["gpu"], [gpu, gpu + 1])
@@ -291,7 +296,7 @@ def _slice(lanes: Array, column: str, buffer_bytes: int, piece_bytes: int, field
 
 
 def divide_shared(ctas: Array, n_threads: int, available: int) -> int:
-    """What the fixed parts of shared memory leave goes to the records of the lanes. Returns the bytes needed."""
+    """What the fixed parts of shared memory leave goes to the records of a CTA's lanes. Returns the bytes needed."""
     if not len(ctas):
         return 0
     words = (ctas["n_words"].astype(np.int64) + 3) // 4 * 16
@@ -299,7 +304,7 @@ def divide_shared(ctas: Array, n_threads: int, available: int) -> int:
     if (fixed > available).any():
         worst = int(fixed.max())
         raise InputError("is too little", field="shared_bytes", value=available, allowed=f"{worst} or more")
-    ctas["log_records"] = (available - fixed) // (RECORD_BYTES * ctas["n_lanes"].astype(np.int64))
+    ctas["log_records"] = (available - fixed) // RECORD_BYTES
     return available
 
 

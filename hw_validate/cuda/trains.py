@@ -13,6 +13,7 @@ import numpy as np
 from ...sim.burst_gap import XStage, issue_time, knee, stall
 from ...sim.errors import InputError
 from ...sim.program import Program
+from ..compare import STALLED_SHARE
 from ..trains import Phases, in_lines, train
 from .noted import Noted, issue_ns
 from .parts import LINE_BYTES
@@ -23,8 +24,6 @@ GAPS_IN_DRAINS = {"busy": (0.05, 2.0), "calm": (0.9, 4.0)}
 """Of the size drawn. Beyond one drain a train of bursts below the knee does not stall; where SMs issue much faster than the
 link drains, hardly any other does not."""
 MOST_BYTES = 8 << 20
-STALLED_SHARE = 0.2
-"""A Program counts as one with stall from here on, as in hw_validate/compare.py."""
 SURELY_STALLED_SHARE = 0.3
 """What is drawn to stall does so with room to spare: the replay kernel makes every gap a little longer."""
 MOST_DRAWS = 50

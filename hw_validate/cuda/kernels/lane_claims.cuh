@@ -37,12 +37,15 @@ XSTAGE_DEVICE bool guards_hold(const Self& self, const Entry& entry, Missing& mi
   for (u32 i = 0; i < 2; ++i) {
     if (entry.guard_counter[i] < 0) continue;
     const u32* word = self.counter(self.gpu(), entry.guard_counter[i]);
-    u32 value = entry.guard_is_system_wide ? load_acquire<SYSTEM>(word) : load_acquire<GPU>(word);
+    const u32 needed = entry.guard_count[i];
+    const bool holds = entry.guard_is_system_wide ? reached_acquire<SYSTEM>(word, needed) : reached_acquire<GPU>(word, needed);
 #ifndef XSTAGE_FAULT_NO_GUARDS
-    if (!reached(value, entry.guard_count[i])) {
-      missing = Missing{word, entry.guard_count[i]};
+    if (!holds) {
+      missing = Missing{word, needed};
       return false;
     }
+#else
+    (void)holds;
 #endif
   }
   return true;
@@ -57,7 +60,7 @@ XSTAGE_DEVICE u32* cursor_of(const Self& self, const Queue& queue) {
 template <typename Self>
 XSTAGE_DEVICE u32 head_of(const Self& self, const Queue& queue) {
   const u32* cursor = cursor_of(self, queue);
-  return queue.is_shared ? load_acquire<GPU>(cursor) : group_load(self, cursor);
+  return queue.is_shared ? load_relaxed<GPU>(cursor) : group_load(self, cursor);  // guards order data, cursors do not
 }
 
 template <typename Self>

@@ -120,7 +120,10 @@ XSTAGE_DEVICE Edge* start_edge() { return reinterpret_cast<Edge*>(shared_memory(
 XSTAGE_DEVICE LaneBlock* lane_blocks() { return reinterpret_cast<LaneBlock*>(shared_memory() + sizeof(Edge)); }
 XSTAGE_DEVICE u8* load_targets(const Cta& cta) { return reinterpret_cast<u8*>(lane_blocks() + cta.n_lanes); }  // 16 bytes a thread
 XSTAGE_DEVICE u32* group_words(const Cta& cta) { return reinterpret_cast<u32*>(load_targets(cta) + cta_threads() * 16); }
-XSTAGE_DEVICE Record* lane_logs(const Cta& cta) { return reinterpret_cast<Record*>(group_words(cta) + (cta.n_words + 3) / 4 * 4); }
+XSTAGE_DEVICE Record* cta_log(const Cta& cta) { return reinterpret_cast<Record*>(group_words(cta) + (cta.n_words + 3) / 4 * 4); }
+
+// How many records the lanes of the CTA have noted; the first lane's block holds the word.
+XSTAGE_DEVICE u32* n_logged() { return &lane_blocks()->n_logged; }
 
 XSTAGE_DEVICE u32* counter_word(u32* counters, i32 number) { return counters + static_cast<u64>(number) * COUNTER_WORDS; }
 
@@ -159,7 +162,7 @@ struct RereadLane : LaneThread {
   XSTAGE_DEVICE u32 number() const { return lane().number; }
   XSTAGE_DEVICE u32 window() const { return lane().window; }
   XSTAGE_DEVICE u32 log_records() const { return cta().log_records; }
-  XSTAGE_DEVICE Record* log() const { return lane_logs(cta()) + slot * cta().log_records; }
+  XSTAGE_DEVICE Record* log() const { return cta_log(cta()); }
   XSTAGE_DEVICE LaneBlock& block() const { return lane_blocks()[slot]; }
   XSTAGE_DEVICE Watch watch() const { return Watch{p.abort, p.patience}; }
   XSTAGE_DEVICE u64 start() const { return start_edge()->clock; }

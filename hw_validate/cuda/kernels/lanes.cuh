@@ -10,8 +10,8 @@
 //               signals to other GPUs or flagged) and what arrives (loads), so that no lane stands still for a release.
 //     clock     ticks of the SM since the start edge, which all CTAs of a GPU saw on the global timer; the same edge and one
 //               at the end give the rate.
-//     records   kept in shared memory; those that do not fit are written at once and counted. Flushed at the end. A build
-//               with XSTAGE_NO_RECORDS has none.
+//     records   kept in shared memory, in one log for all lanes of a CTA; those that do not fit are written at once and
+//               counted. Flushed at the end. A build with XSTAGE_NO_RECORDS has none.
 //
 // A Work has
 //     Parameters                       the kernel's, which begin with LaneTables
@@ -131,11 +131,11 @@ template <typename Self>
 XSTAGE_DEVICE void note(const Self& self, u32 task, u32 op, u64 begun, u64 ended) {
 #ifndef XSTAGE_NO_RECORDS
   Record record{self.number(), task, op, static_cast<u32>(begun - self.start()), static_cast<u32>(ended - self.start())};
-  u32 place = self.block().n_logged++;
+  u32 place = fetch_add_relaxed<xstage::CTA>(n_logged(), 1);
   if (place < self.log_records())
     self.log()[place] = record;
   else
-    self.p.records[fetch_add<GPU>(self.p.n_records, 1)] = record;
+    self.p.records[fetch_add_relaxed<GPU>(self.p.n_records, 1)] = record;
 #else
   (void)self, (void)task, (void)op, (void)begun, (void)ended;
 #endif
@@ -280,16 +280,15 @@ XSTAGE_DEVICE void run_lanes(const typename Work::Parameters& p) {
     times->clock_end = end.clock;
     times->sm = sm_index();
     times->status = load_relaxed<SYSTEM>(p.abort);
-    u32 spilled = 0;
-    for (u32 i = 0; i < cta.n_lanes; ++i)
-      if (blocks[i].n_logged > cta.log_records) spilled += blocks[i].n_logged - cta.log_records;
-    times->spilled = spilled;
+    times->spilled = *n_logged() > cta.log_records ? *n_logged() - cta.log_records : 0;
   }
-  for (u32 i = warp_index(); i < cta.n_lanes; i += cta_threads() / WARP) {
-    u32 logged = blocks[i].n_logged < cta.log_records ? blocks[i].n_logged : cta.log_records, first = 0;
-    if (lane_index() == 0 && logged) first = fetch_add<GPU>(p.n_records, logged);
+  const u32 logged = *n_logged() < cta.log_records ? *n_logged() : cta.log_records, n_warps = cta_threads() / WARP;
+  const u32 each = (logged + n_warps - 1) / n_warps, mine = warp_index() * each;
+  if (mine < logged) {
+    const u32 many = logged - mine < each ? logged - mine : each;
+    u32 first = lane_index() == 0 ? fetch_add_relaxed<GPU>(p.n_records, many) : 0;
     first = shuffle(first, 0);
-    for (u32 j = lane_index(); j < logged; j += WARP) p.records[first + j] = lane_logs(cta)[i * cta.log_records + j];
+    for (u32 j = lane_index(); j < many; j += WARP) p.records[first + j] = cta_log(cta)[mine + j];
   }
 }
 

@@ -125,6 +125,21 @@ XSTAGE_DEVICE u32 fetch_add(u32* word, u32 amount) {
 #endif
 }
 
+// The value before the addition, and no order: it waits for no earlier store.
+template <Scope S>
+XSTAGE_DEVICE u32 fetch_add_relaxed(u32* word, u32 amount) {
+#ifdef XSTAGE_EMULATION
+  emulation::before_access(word, S);
+  u32 before = __atomic_fetch_add(word, amount, __ATOMIC_RELAXED);
+  emulation::after_write();
+  return before;
+#else
+  u32 before;
+  XSTAGE_SCOPED(S, "atom.relaxed", ".add.u32 %0, [%1], %2;", : "=r"(before) : "l"(word), "r"(amount) : "memory");
+  return before;
+#endif
+}
+
 // The value before; it has been replaced if it was `expected`. Acquires and releases.
 template <Scope S>
 XSTAGE_DEVICE u32 compare_swap(u32* word, u32 expected, u32 value) {
@@ -279,22 +294,25 @@ XSTAGE_DEVICE void signal_release(u32* counter, u32 amount) {
 // Whether a monotone counter has reached `needed`; counters may wrap.
 XSTAGE_DEVICE bool reached(u32 value, u32 needed) { return static_cast<i32>(value - needed) >= 0; }
 
+// Whether a monotone counter has reached `needed`; if so, everything before its signals is seen. An acquire empties the L1 of
+// the SM, so that of the looks of a wait only the last one, behind which something is to be seen, is one.
+template <Scope S>
+XSTAGE_DEVICE bool reached_acquire(const u32* counter, u32 needed) {
+  if (!reached(load_relaxed<S>(counter), needed)) return false;
+#ifndef XSTAGE_FAULT_RELAXED_WAIT
+  load_acquire<S>(counter);
+#endif
+  return true;
+}
+
 // Wait until a counter is at least `needed`; then everything before its signals is seen. False if given up.
 template <Scope S>
 XSTAGE_DEVICE bool wait_acquire(const u32* counter, u32 needed, const Watch& watch) {
-#ifdef XSTAGE_FAULT_RELAXED_WAIT
-  if (reached(load_relaxed<S>(counter), needed)) return true;
+  if (reached_acquire<S>(counter, needed)) return true;
   Spin spin(watch);
-  while (!reached(load_relaxed<S>(counter), needed))
+  while (!reached_acquire<S>(counter, needed))
     if (!spin.again(counter, needed)) return false;
   return true;
-#else
-  if (reached(load_acquire<S>(counter), needed)) return true;
-  Spin spin(watch);
-  while (!reached(load_acquire<S>(counter), needed))
-    if (!spin.again(counter, needed)) return false;
-  return true;
-#endif
 }
 
 // All threads of `n_ctas` CTAs meet. `counter` counts arrivals; `round` is 1 for its first use, 2 for the second, ...

@@ -42,7 +42,7 @@ class HeldLane : public LaneThread {
     const Cta& cta = p.ctas[p.first_cta + cta_index()];
     gpu_ = cta.gpu;
     log_records_ = cta.log_records;
-    log_ = lane_logs(cta) + slot * cta.log_records;
+    log_ = cta_log(cta);
     own_counters_ = p.counters[cta.gpu];
     load_target = load_targets(cta) + thread_index() * 16;
   }

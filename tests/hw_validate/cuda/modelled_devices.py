@@ -5,6 +5,7 @@ comes out at the other end can be compared with the stage that went in. `fails` 
 """
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from xstage.hw_validate.cuda import experiments as e
@@ -13,6 +14,7 @@ from xstage.hw_validate.cuda.errors import KernelError
 from xstage.hw_validate.cuda.ranks import simulated_ranks
 from xstage.hw_validate.cuda.replayed import Overheads, priced
 from xstage.hw_validate.cuda.run_bursts import PARAMETERS
+from xstage.sim import program as p
 from xstage.sim.burst_gap import XStage, issue_time
 from xstage.sim.machine import Machine
 
@@ -56,6 +58,10 @@ class ModelledDevices:
                              shared_per_sm_bytes=160 << 10) for i in range(gpus)]  # fmt: skip
         self.rng = np.random.default_rng(0)
         self.live, self._address, self._calls = {}, itertools.count(FIRST_ADDRESS, APART), {}
+
+    def cycles_per_ns(self):
+        """The SM clock of the run that is going on; others may have one that changes."""
+        return CYCLES_PER_NS
 
     def _called(self, name):
         self._calls[name] = self._calls.get(name, 0) + 1
@@ -124,7 +130,8 @@ class ModelledDevices:
     def _replay(self, launch):
         """A Program as simulated, with 60 ns added to each pause; everything but stores takes no time of its own."""
         q = launch.parameters[0]
-        program = PROGRAMS[_key(self._at(int(q["ops"]), lower.OP, int(q["ops_bytes"]) // lower.OP.itemsize))]
+        ops = self._at(int(q["ops"]), lower.OP, int(q["ops_bytes"]) // lower.OP.itemsize)
+        program = self._at_this_clock(PROGRAMS[_key(ops)], ops)
         there = int(self._at(int(q["landing"]), "u8")[1])
         is_peer = int(q["n_ctas"]) > launch.grid
         far = is_peer or self.live[max(first for first in self.live if first <= there)].home != launch.device
@@ -134,20 +141,26 @@ class ModelledDevices:
         times = times[times["kind"] != "task"].sort_values(["lane", "start_us", "end_us"], kind="stable")
         if is_peer:
             times = times[times["gpu"] == launch.device]
-        to_ticks = 1000 * CYCLES_PER_NS * np.exp(0.3 * self.noise * self.rng.standard_normal())
+        to_ticks = 1000 * self.cycles_per_ns() * np.exp(0.3 * self.noise * self.rng.standard_normal())
         records = np.zeros(len(times), dtype=replay_job.RECORD)
         for name in ("lane", "task", "op"):
             records[name] = times[name]
         records["start"] = np.round(times["start_us"].to_numpy() * to_ticks)
         records["end"] = np.round(times["end_us"].to_numpy() * to_ticks)
         pauses = (times["kind"] == "compute").to_numpy()
-        records["start"][pauses] += round(30 * CYCLES_PER_NS)
-        records["end"][pauses] -= round(30 * CYCLES_PER_NS)
+        records["start"][pauses] += round(30 * self.cycles_per_ns())
+        records["end"][pauses] -= round(30 * self.cycles_per_ns())
         self._at(int(q["records"]), replay_job.RECORD)[: len(records)] = records
         self._at(int(q["n_records"]), "u4")[0] = len(records)
         ctas = self._at(int(q["times"]), replay_job.TIMES)[int(q["first_cta"]) : int(q["first_cta"]) + launch.grid]
         ctas["global_start"], ctas["global_end"] = 1_000_000, 3_000_000
-        ctas["clock_start"], ctas["clock_end"] = 7, 7 + round(2_000_000 * CYCLES_PER_NS)
+        ctas["clock_start"], ctas["clock_end"] = 7, 7 + round(2_000_000 * self.cycles_per_ns())
+
+    def _at_this_clock(self, program, lowered):
+        """Pauses are so many ticks, however long those are."""
+        ops, pauses = program.ops.copy(), lowered["kind"] == p.COMPUTE
+        ops["duration_ps"][pauses] = np.round(1000 * lowered["ticks"][pauses] / self.cycles_per_ns())
+        return replace(program, ops=ops)
 
     def machine(self, drain=None, gpu_kib=None, per_sm_kib=None):
         """The stage as a machine for the simulator."""
@@ -172,16 +185,16 @@ class ModelledDevices:
         table = self._at(int(given["rows"]), e.ROW, int(given["n_rows"]))
         marks = self._at(int(given["marks"]), "u4")
         ns = np.cumsum(np.concatenate([[1_000_000], table["rest_ns"] + 100_000.0]))
-        rate = CYCLES_PER_NS * (1 + self.clock_moves * np.linspace(0, 1, len(ns)))
+        rate = self.cycles_per_ns() * (1 + self.clock_moves * np.linspace(0, 1, len(ns)))
         ticks = np.concatenate([[0], np.cumsum(np.diff(ns) * rate[:-1])])
         times = np.zeros((len(table), 4), dtype=np.uint64)
         times[:, 0], times[:, 1] = ns[:-1], ticks[:-1]
-        times[:, 2], times[:, 3] = ns[:-1] + 50_000, ticks[:-1] + 50_000 * CYCLES_PER_NS
+        times[:, 2], times[:, 3] = ns[:-1] + 50_000, ticks[:-1] + 50_000 * self.cycles_per_ns()
         self.live[int(given["row_times"])].write(times)
         ends = np.array([[ns[0] - 1000, ticks[0], ns[-1], ticks[-1]]] * launch.grid)
-        ends[:, 1] -= 1000 * CYCLES_PER_NS
-        ends[:, 1::2] += 5000 * CYCLES_PER_NS
-        times[:, 1::2] += np.uint64(5000 * CYCLES_PER_NS)
+        ends[:, 1] -= 1000 * self.cycles_per_ns()
+        ends[:, 1::2] += 5000 * self.cycles_per_ns()
+        times[:, 1::2] += np.uint64(5000 * self.cycles_per_ns())
         self.live[int(given["row_times"])].write(times)
         self.live[int(given["cta_times"])].write(ends.astype(np.uint64))
         self.live[int(given["cta_sm"])].write(np.arange(launch.grid, dtype=np.uint32))
@@ -195,10 +208,10 @@ class ModelledDevices:
         bursts, n_marks, kind = int(row["bursts"]), int(row["marks"]), int(row["kind"])
         if kind == e.CLOCK:
             when = TICK_NS * (1 + np.arange(bursts))
-            return np.stack([when * CYCLES_PER_NS, when], axis=1)[None]
+            return np.stack([when * self.cycles_per_ns(), when], axis=1)[None]
         took = self._issue_ns(row, bursts) * (1 + self.noise * self.rng.standard_normal((count, bursts)))
         took = {e.TICKET: TICKET_NS, e.FLAG: FLAG_NS, e.SYNC: BARRIER_NS}.get(kind, 0) + took + NOTING_NS
-        gap = row["gap_cycles"] / CYCLES_PER_NS
+        gap = row["gap_cycles"] / self.cycles_per_ns()
         start = np.concatenate([np.zeros((count, 1)), np.cumsum(took + gap, axis=1)[:, :-1]], axis=1)
         noted = np.repeat(start[..., None], n_marks, axis=2)
         noted[..., 1:] += took[..., None]
@@ -217,7 +230,7 @@ class ModelledDevices:
         if row["flags"] & e.LOCAL or self.stage is None:
             return np.full(bursts, 100 + size / 40)
         first = float(issue_time(self.stage, k, size, mode="isolated"))
-        gap_ps = 1000 * float(row["gap_cycles"]) / CYCLES_PER_NS
+        gap_ps = 1000 * float(row["gap_cycles"]) / self.cycles_per_ns()
         later = float(issue_time(self.stage, k, size, gap_ps, "free_running"))
         return np.array([first] + [later] * (bursts - 1)) / 1000
 

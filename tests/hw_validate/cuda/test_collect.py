@@ -19,9 +19,11 @@ from xstage.hw_validate.cuda.errors import (
 )
 from xstage.hw_validate.cuda.parts import PARTS, Extent
 from xstage.hw_validate.cuda.planning import plan
+from xstage.hw_validate.trains import Phases, train
 from xstage.sim.errors import InputError
+from xstage.sim.program import COMPUTE
 
-from .modelled_devices import ModelledDevices, stage
+from .modelled_devices import CYCLES_PER_NS, ModelledDevices, stage
 
 TINY = Extent(sizes=9, rounds=3, train_rounds=2, train_bursts=6, sweep_rounds=1)
 FEW = ("clock", "bursts", "costs")
@@ -71,7 +73,7 @@ def test_old_gpus_have_no_bulk_stores(tmp_path):
 )  # fmt: skip
 def test_what_was_measured_beside_a_failure_is_kept_and_marked(tmp_path, error, later):
     """Parts behind it run as well, unless the GPU is lost or a person wants to stop."""
-    devices = ModelledDevices(stage(), sms=8, fails={("run", 4): error})  # scout, clock, bursts, then this
+    devices = ModelledDevices(stage(), sms=8, fails={("run", 5): error})  # scout twice, clock, bursts, then this
     with pytest.raises(type(error)):
         collect(tiny(), devices, tmp_path / "r.npz")
     kept = load(tmp_path / "r.npz", "results")
@@ -129,6 +131,53 @@ def test_it_is_said_when_no_knee_shows_and_when_the_clock_moved(tmp_path):
     assert quiet.header["warnings"] == []
 
 
+class WakesUp(ModelledDevices):
+    """Its clock goes at `asleep` until `awake_after` runs have been, then at the usual one."""
+
+    def __init__(self, *given, asleep, awake_after, **more):
+        super().__init__(*given, **more)
+        self.asleep, self.awake_after = asleep, awake_after
+
+    def cycles_per_ns(self):
+        is_awake = self._calls.get("run", 0) > self.awake_after
+        return super().cycles_per_ns() if is_awake else self.asleep
+
+
+PAUSES_NS = [1000, 3000, 2000]
+
+
+def replayed(tmp_path, devices):
+    """Results with one train, and how long its pauses took in the last repeat, in ns; a modelled GPU adds no more."""
+    program = train(Phases([2048] * 3, [1000 * pause for pause in PAUSES_NS]), 2, lambda size: size)
+    made = tiny(("clock", "bursts"), programs=[program], repeats=(3, 2))
+    results = collect(made, devices, tmp_path / "r.npz")
+    far = {name: results.arrays[f"replay/0/far/{name}"] for name in ("keys", "start", "end")}
+    pauses = program.ops["kind"][far["keys"][0][:, 2]] == COMPUTE
+    ticks = (far["end"].astype(int) - far["start"])[-1][pauses]
+    return results, np.unique(np.round(ticks / CYCLES_PER_NS, -2)).tolist()
+
+
+@pytest.mark.parametrize("awake_after", [0, 1, 2, 4, 5])
+def test_pauses_of_replays_last_as_asked_whenever_the_gpu_wakes_up(tmp_path, awake_after):
+    """Runs are: scout, scout, clock, bursts, then those of the programs."""
+    devices = WakesUp(stage(), sms=8, noise=0.0, asleep=0.345, awake_after=awake_after)
+    results, pauses = replayed(tmp_path, devices)
+    told = results.header["parts"]["programs"]
+    assert told["cycles_per_ns"] == pytest.approx(CYCLES_PER_NS, rel=1e-3)
+    assert pauses == [1000, 2000, 3000]
+    assert told["clock_moved_pct"] < 0.1 and results.header["warnings"] == []
+
+
+def test_a_clock_that_never_rests_is_told(tmp_path):
+    class Restless(ModelledDevices):
+        def cycles_per_ns(self):
+            return 1.0 + 0.1 * (self._calls.get("run", 0) % 3)
+
+    results, _ = replayed(tmp_path, Restless(stage(), sms=8))
+    assert results.header["parts"]["programs"]["clock_moved_pct"] > 2
+    assert any("every pause is wrong by as much" in warning for warning in results.header["warnings"])
+
+
 def test_an_unknown_part_of_a_plan_is_refused(tmp_path):
     made = tiny()
     made.header["parts"]["dance"] = made.header["parts"]["costs"]
@@ -167,7 +216,7 @@ def test_results_are_not_taken_for_a_plan(tmp_path, capsys):
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path, capsys):
-    stopped = ModelledDevices(stage(), sms=8, fails={("run", 3): KeyboardInterrupt()})
+    stopped = ModelledDevices(stage(), sms=8, fails={("run", 4): KeyboardInterrupt()})
     assert run_main(tmp_path, stopped) == 1
     assert "interrupted; what was measured is kept" in capsys.readouterr().err
     assert states(load(tmp_path / "r.npz", "results"))["clock"] == "done"
@@ -230,8 +279,6 @@ assert not [name for name in sys.modules if name.partition(".")[0] in {refused}]
 
 
 def test_collecting_and_replaying_import_numpy_alone(tmp_path):
-    from xstage.hw_validate.trains import Phases, train
-
     from .emulated import BUILDS, needs_compiler
 
     if needs_compiler.args[0]:

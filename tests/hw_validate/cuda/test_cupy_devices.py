@@ -11,7 +11,7 @@ import types
 
 import numpy as np
 import pytest
-from xstage.hw_validate.cuda import cupy_devices
+from xstage.hw_validate.cuda import cupy_buffers, cupy_devices
 from xstage.hw_validate.cuda.compile import kernel_text
 from xstage.hw_validate.cuda.cupy_devices import CupyDevices
 from xstage.hw_validate.cuda.device import Launch
@@ -62,6 +62,7 @@ class Kernel:
 
     def __call__(self, grid, block, args, shared_mem):
         assert shared_mem <= self.max_dynamic_shared_size_bytes
+        self.cupy.fail("launch")
         self.cupy.started.append((grid, block, args[0].copy()))
         self.cupy.calls.append("launch")
 
@@ -103,7 +104,11 @@ class StandIn:
         self.compiled += 1
         assert enable_cooperative_groups
         assert '#include "' not in code
-        return types.SimpleNamespace(get_function=lambda name: Kernel(self))
+        return types.SimpleNamespace(get_function=self._kernel)
+
+    def _kernel(self, name):
+        self.fail("get_function")
+        return Kernel(self)
 
     def _getDeviceCount(self):  # noqa: N802
         return self.gpus
@@ -243,9 +248,9 @@ def test_a_kernel_that_does_not_give_up_means_a_lost_device(monkeypatch):
     word = devices.device_memory(0, 16)
     with pytest.raises(DeviceLostError, match="GPU 0 does not answer"):
         devices.run([launch()], [word], 0.0)
-    kept = len(cupy_devices._KEPT)
+    kept = len(cupy_buffers.KEPT)
     word.free()  # must not free memory that a kernel still uses
-    assert len(cupy_devices._KEPT) == kept + 1
+    assert len(cupy_buffers.KEPT) == kept + 1
 
 
 def test_ctrl_c_tells_kernels_to_give_up_too():
@@ -272,6 +277,15 @@ def test_ctrl_c_tells_kernels_to_give_up_too():
          r"the kernel does not compile \(bursts.cu\(7\): error: no\)"),
         ("funcSetAttribute", CUDADriverError("CUDA_ERROR_INVALID_VALUE: invalid argument"), KernelError,
          "does not take what was asked for"),
+        ("launch", CUDADriverError("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested"), KernelError,
+         "starting bursts on GPU 0: the kernel needs more registers or shared memory than there are"),
+        ("launch", CUDADriverError("CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: too many blocks in cooperative launch"),
+         KernelError, "more blocks than fit at once"),
+        ("get_function", CUDADriverError("CUDA_ERROR_NOT_FOUND: named symbol not found"), KernelError, "no such kernel"),
+        ("RawModule", CUDADriverError("CUDA_ERROR_INVALID_IMAGE: device kernel image is invalid"), KernelError,
+         "the driver does not take what was compiled"),
+        ("RawModule", CUDADriverError("CUDA_ERROR_UNSUPPORTED_PTX_VERSION: unsupported toolchain"), KernelError,
+         "the driver is older than this CuPy's compiler"),
         ("RawModule", type("DynamicLibNotFoundError", (RuntimeError,), {})("libnvrtc.so.13"), NoGpuError, "no compiler"),
         ("kernel", CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"), DeviceLostError,
          "running bursts on GPU 0: the GPU is lost to this process"),
@@ -321,7 +335,7 @@ def test_no_cupy_and_a_cupy_that_does_not_load_are_told_apart(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(NoGpuError, match=r"CuPy is not installed; install the one wheel that fits the driver"):
         CupyDevices()
-    monkeypatch.setattr(cupy_devices, "_installed", lambda name: "14.2.0" if name == "cupy-cuda12x" else None)
+    monkeypatch.setattr(cupy_devices, "installed", lambda name: "14.2.0" if name == "cupy-cuda12x" else None)
     with pytest.raises(NoGpuError, match=r"CuPy is installed \(cupy-cuda12x\) but does not load"):
         CupyDevices()
 

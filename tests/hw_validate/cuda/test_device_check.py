@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from xstage.hw_validate.cuda import device_check as module
+from xstage.hw_validate.cuda import fused_calls
 from xstage.hw_validate.cuda.container import load
 from xstage.hw_validate.cuda.device_check import LARGEST_FILE_BYTES, DeviceCheck, main
 from xstage.hw_validate.cuda.device_check_fused import FusedCheck, FusedExtent
@@ -30,8 +31,8 @@ def check(folder, devices, budget_s=600.0):
 
 TINY = FusedExtent(
     megamoe={"tokens": 20, "hidden": 128, "experts": 4, "topk": 2, "ranks": 2}, usual_width=256, most_width=384,
-    ratios=(1.0, 0.5), more_ranks=(4,), attention=Attention(tokens=20, heads=2, head_dim=64, ranks=2), pilot_sms=2,
-    repeats=1,
+    least_tokens=20, ratios=(1.0, 0.5), more_ranks=(4,), attention=Attention(tokens=20, heads=2, head_dim=64, ranks=2),
+    pilot_sms=2, repeats=1,
 )  # fmt: skip
 
 
@@ -181,9 +182,9 @@ def test_a_fused_kernel_that_breaks_everything_is_left_out_by_the_process_that_g
     assert {name: state for name, state in states(report).items() if state != "done"} == {"fused": "failed"}
     fused = json.loads((tmp_path / "fused.json").read_text())
     runs = fused["runs"]
-    assert len(runs) == 1 + (len(fused["widths"]) + len(TINY.more_ranks)) * len(MEGAMOE_POLICIES) + len(
-        ATTENTION_POLICIES
-    )
+    judged = [run for run in runs if "sms" not in run]  # the others are pilots
+    sizes = len(fused["widths"]) + len(TINY.more_ranks)
+    assert len(judged) == sizes * len(MEGAMOE_POLICIES) + len(ATTENTION_POLICIES) and len(runs) > len(judged)
     broken = [run for run in runs if run["kernel"] == "attention"]
     assert all(run["failed"] == {"far": "DeviceLostError: an illegal memory access"} for run in broken)
     assert all(("simulated" in run) == (run["kernel"] == "megamoe") for run in runs)
@@ -221,47 +222,13 @@ def test_nothing_begins_when_the_time_is_over(tmp_path):
     assert report["steps"]["host"] == {"state": "not run", "why": "the time was over"}
 
 
-def control(main_loop_us, stores_us):
-    return {"main_loop_us": main_loop_us, "stores_us": stores_us}
-
-
-def test_sms_and_widths_are_chosen_so_that_the_way_out_takes_as_long_as_the_tiles():
-    """A tile of 16 KiB, half of it far: at 52 GB/s an SM's part takes 0.158 us. 2 x 16 SMs fill the 5.04 us of a tile."""
-    sweep = FusedCheck(None, None, None, 0.0, FusedExtent(ratios=(1.0, 0.5, 2.0)))
-    per_sm_us = 8192 / 52_000
-    sms, widths = sweep._choose(control(4.8, 0.24), 66, 52.0)
-    assert sms == round(5.04 / per_sm_us / 2)
-    for ratio, width in widths.items():
-        took_us = 4.8 * width / 1024 + 0.24
-        assert 2 * sms * per_sm_us / took_us == pytest.approx(float(ratio), rel=0.1)
-
-
-def test_a_gpu_with_too_few_sms_takes_narrower_experts():
-    sms, widths = FusedCheck(None, None, None, 0.0)._choose(control(40.0, 0.24), 8, 10.0)
-    assert sms == 8
-    assert widths["1.0"] < 1024
-
-
-def test_more_ranks_on_the_same_sms_store_more_of_the_same_tiles_far_away(monkeypatch):
-    """f = 1/2, 3/4, 7/8 of 64 SMs: 1, 1.5 and 1.75 times the bytes."""
-    sweep, ran = FusedCheck(None, None, None, 0.0), []
-    monkeypatch.setattr(sweep, "_run", lambda kernel, call, policy, sms, more: ran.append((call.ranks, sms, more)))
-    monkeypatch.setattr(sweep, "_write", lambda: None)
-    for ranks in (2, 4, 8):
-        sweep._more_ranks(ranks, 512, 32)
-    assert {(ranks, sms, more["ratio"]) for ranks, sms, more in ran} == {(2, 32, 1.0), (4, 16, 1.5), (8, 8, 1.75)}
-    assert all(more["width"] == 512 and more["ranks"] == ranks for ranks, _, more in ran)
-
-
 def test_numbers_that_are_none_stay_none_in_the_process_that_goes_on(tmp_path):
-    sweep = FusedCheck(None, tmp_path, None, 0.0)
-    sides = {"far": {"relative_error": float("nan"), "wrong_rows": 1.0}}
-    sweep.report["runs"].append({"kernel": "megamoe", "policy": "lag", **sides})
-    sweep._write()
-    after = FusedCheck(None, tmp_path, None, 0.0)
+    run = {"kernel": "megamoe", "policy": "lag", "far": {"relative_error": None, "wrong_rows": 1.0}}
+    (tmp_path / "fused.json").write_text(json.dumps({"runs": [run], "not_run": []}))
+    after = fused(tmp_path, EmulatedDevices(BUILDS, sms=4), until=0.0)
     after.go_on()
     with pytest.raises(MeasurementError, match="results are off by nan"):
-        after._check()
+        after.run()
 
 
 class Fails(EmulatedDevices):
@@ -317,6 +284,66 @@ def test_a_simulation_that_fails_leaves_what_was_measured(tmp_path, monkeypatch)
     runs = json.loads((tmp_path / "fused.json").read_text())["runs"]
     assert all(run["bare"]["relative_error"] < 0.005 and run["bare"]["wrong_rows"] == 0 for run in runs)
     assert (tmp_path / "fused.parquet").exists()
+
+
+class Hangs(EmulatedDevices):
+    """The MegaMoE kernel never ends; everything else is done at once, and wrongly."""
+
+    started = 0
+
+    def prepare(self, *given):
+        return {}
+
+    def run(self, launches, abort, deadline_s):
+        if launches[0].source.startswith("megamoe"):
+            self.started += 1
+            raise KernelTimeoutError("a lane gave up")
+
+
+def test_data_and_the_exact_numbers_are_made_once_for_all_policies_of_attention(tmp_path, monkeypatch):
+    made = []
+    reference = fused_calls.attention_reference
+    monkeypatch.setattr(fused_calls, "attention_reference", lambda *given: made.append(given) or reference(*given))
+    with pytest.raises(MeasurementError):
+        fused(tmp_path, Hangs(BUILDS, sms=4, shared_per_block_bytes=227 << 10)).run()
+    assert len(made) == 1
+
+
+def test_a_kernel_that_ran_into_its_deadline_twice_is_not_started_again(tmp_path):
+    """Each time costs seconds of a GPU that is here for minutes; attention still has its turn."""
+    devices = Hangs(BUILDS, sms=4, shared_per_block_bytes=227 << 10)
+    with pytest.raises(MeasurementError):
+        fused(tmp_path, devices).run()
+    told = json.loads((tmp_path / "fused.json").read_text())
+    assert devices.started == 2
+    assert {run["kernel"] for run in told["not_run"]} == {"megamoe"}
+    assert {run["why"] for run in told["not_run"]} == {"this kernel ended in KernelTimeoutError 2 times"}
+    assert [run["policy"] for run in told["runs"] if run["kernel"] == "attention"] == list(ATTENTION_POLICIES)
+    after = fused(tmp_path, devices)
+    after.go_on()
+    with pytest.raises(MeasurementError):
+        after.run()
+    assert devices.started == 2  # nor by the process that goes on
+
+
+def test_what_a_compilation_took_does_not_keep_later_runs_from_beginning(tmp_path, monkeypatch):
+    """The first run of a kernel takes 90 s of 100, for it compiles; the others take one each."""
+    now, seen = [0.0], set()
+
+    class Slow(Hangs):
+        def run(self, launches, abort, deadline_s):
+            pass
+
+        def prepare(self, device, source, kernels):
+            now[0] += 1 / 3 if source in seen or "bare" in source else 90 if source.startswith("megamoe") else 1
+            seen.add(source)
+            return {}
+
+    monkeypatch.setattr("xstage.hw_validate.cuda.device_check_fused.time.perf_counter", lambda: now[0])
+    with pytest.raises(MeasurementError):
+        fused(tmp_path, Slow(BUILDS, sms=4, shared_per_block_bytes=227 << 10), until=100.0).run()
+    told = json.loads((tmp_path / "fused.json").read_text())
+    assert len(told["runs"]) > 5 and told["not_run"]
 
 
 def test_no_fused_kernel_begins_when_the_time_is_over(tmp_path):

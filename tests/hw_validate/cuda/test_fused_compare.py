@@ -50,7 +50,27 @@ def test_the_prediction_from_the_control_is_exact_where_the_hardware_obeys_the_m
     assert row.measured["makespan_us"] > 1.05 * row.control["makespan_us"]  # there is something to predict
     for quantity in row.measured:
         assert row.simulated[quantity] == pytest.approx(row.measured[quantity], rel=1e-3, abs=1e-3)
-    assert set(row.as_dict()["error_pct"]) == {"makespan_us", "span_us", "mma_stall_us"}
+    assert set(row.as_dict()["error_pct"]) == {
+        "makespan_us",
+        "span_us",
+        "span_p95_us",
+        "stores_total_us",
+        "mma_stall_us",
+    }
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_stalls_of_a_few_tiles_show_in_the_slowest_and_in_the_sum(kernel):
+    """The stage takes most tiles in; one in ten waits 100 us for it."""
+    control = ran_on("100000 GB/s", kernel, {"megamoe": "wave", "attention": "piggyback"}[kernel])
+    far, phase = control.copy(), {"megamoe": "l2", "attention": "attention"}[kernel]
+    stores = (far["kind"] == "store") & (far["phase"] == phase)
+    waits = stores & (far["task"] % 10 == 0)
+    far.loc[waits, "end_us"] += 100.0
+    quiet, stalled = (CALLS[kernel].summary(table) for table in (control, far))
+    assert stalled["span_us"] == quiet["span_us"] and stalled["stores_us"] == quiet["stores_us"]
+    assert stalled["span_p95_us"] > quiet["span_p95_us"] + 50
+    assert stalled["stores_total_us"] == pytest.approx(quiet["stores_total_us"] + 100 * waits.sum())
 
 
 @pytest.mark.parametrize(("kernel", "name"), POLICIES)

@@ -25,12 +25,19 @@ def test_a_kernel_compiles_without_stack_and_without_spills(source, architecture
 def ptx_of(source):
     """The PTX of a kernel for sm_90, by lines."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-core, which compiles for GPUs, is for Linux only")
-    _, program = nvrtc.nvrtcCreateProgram(kernel_text(source).encode(), source.encode(), 0, [], [])
+    _, program = nvrtc.nvrtcCreateProgram(kernel_text(source).encode(), b"kernel.cu", 0, [], [])
     nvrtc.nvrtcCompileProgram(program, 2, [b"-arch=compute_90", b"-std=c++17"])
     _, size = nvrtc.nvrtcGetPTXSize(program)
     text = b" " * size
     nvrtc.nvrtcGetPTX(program, text)
     return text.decode().splitlines()
+
+
+def loops_of(lines):
+    """The lines between each label and each jump back to it."""
+    labels = {line.strip()[:-1]: i for i, line in enumerate(lines) if line.startswith("$") and line.endswith(":")}
+    jumps = [(i, match[1]) for i, line in enumerate(lines) if (match := re.search(r"\bbra\S* \t?(\$\w+);", line))]
+    return [lines[labels[to] : i] for i, to in jumps if labels[to] < i]
 
 
 def test_a_microbenchmark_reads_its_table_only_where_no_time_runs():
@@ -39,6 +46,23 @@ def test_a_microbenchmark_reads_its_table_only_where_no_time_runs():
     loads = [i for i, line in enumerate(lines) if re.search(r"\bld\.global\.(v\d\.)?[usbf]\d", line)]
     assert loads
     assert not [line for line in lines[loads[0] : loads[-1]] if "%clock64" in line]
+
+
+def test_a_wait_does_not_empty_the_l1_each_time_it_looks(tmp_path):
+    """An acquire does; only the last look, after which something is read, may be one."""
+    source = tmp_path / "waits.cu"
+    source.write_text(
+        '#include "device.cuh"\n'
+        "struct P { xstage::u32 *flag, *out, *abort; };\n"
+        "XSTAGE_KERNEL(waits, P, 32) {\n"
+        "  using namespace xstage;\n"
+        "  if (wait_acquire<GPU>(parameters.flag, 1, Watch{parameters.abort, 9})) parameters.out[0] = 1;\n"
+        "}\n"
+    )
+    lines = ptx_of(source)
+    assert any("ld.acquire.gpu" in line for line in lines)
+    looping = [line for loop in loops_of(lines) for line in loop]
+    assert any("ld.relaxed.gpu" in line for line in looping) and not any("ld.acquire" in line for line in looping)
 
 
 def test_the_stores_of_a_microbenchmark_are_of_one_kind_whatever_their_width():

@@ -268,6 +268,22 @@ def test_records_that_do_not_fit_into_shared_memory_are_kept_all_the_same():
         assert outcome.buffers["times@0"]["spilled"].sum() == 50 - lowered.tables["ctas"]["log_records"][0]
 
 
+def test_the_lanes_of_an_sm_share_the_room_for_records():
+    """50 of one lane and one of another, where there is room for 60: nothing is written between two ops."""
+    builder = ProgramBuilder(2)
+    for count in (50, 1):
+        run = builder.op_list([{"kind": p.COMPUTE, "duration_ps": 1}] * count)
+        queue = builder.queue([builder.tasks(run, 1)])
+        builder.groups(gpu=0, plan=builder.plan(repeat=[queue]), seats=[Seat("store", window=4)])
+    program = builder.build()
+    lowered, outcomes = replay(program, shared_bytes=8900)
+    assert 51 <= lowered.tables["ctas"]["log_records"][0] < 100
+    assert lowered.log_share() == 51 / lowered.tables["ctas"]["log_records"][0]
+    for outcome in outcomes:
+        check(program, lowered, outcome)
+        assert outcome.buffers["times@0"]["spilled"].sum() == 0
+
+
 def test_an_empty_program_ends():
     assert not replay_job(lowered_for(ProgramBuilder(2).build()), "host").grids
 
