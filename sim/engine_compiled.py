@@ -1249,11 +1249,11 @@ def _load(tables, state, settings, number, now):
         _reach_port(tables, state, settings, index, now)
     else:
         granule.finish = now
-        _send_request(tables, state, index)
+        _request_drained(tables, state, index)
 
 
 @_compiled
-def _send_request(tables, state, index):
+def _request_drained(tables, state, index):
     granule = state.granules[index]
     arrival = granule.finish + tables.latency[granule.source, granule.to]
     granule.event = REQUEST_ARRIVES
@@ -1393,8 +1393,8 @@ def _pass_port(tables, state, settings, index, number, start):
         port.served = REPLY if granule.kind == REPLY else STORED
         _push(state, granule.finish, PORT_CLASS, number, number)
 
-    if granule.kind == REQUEST:
-        _send_request(tables, state, index)
+    if granule.kind == REQUEST and granule.hop + 1 == granule.hops_end:
+        _request_drained(tables, state, index)
     elif ingress:
         if granule.kind == STORED:
             _schedule_at_port(state, index, number, granule.finish, RELEASE_CLASS)

@@ -89,8 +89,8 @@ class InterconnectProfile(Checked):
     GPU on the way of a route adds, `nic_rate` and `nic_latency` hold between nodes of `gpus_per_node`.
     `fan_out_efficiency` lowers the rate of a scatter, `reduce_efficiency` that of stores that add, at the receiver, and
     `duplex_efficiency` all rates, always. `release` is what a store at system scope that releases earlier ones waits for
-    them, in kernels that announce each tile to all ranks. A load request costs its sender `load_request_fraction` of the
-    bytes asked for.
+    them, in kernels that announce each tile to all ranks. A load request is `load_request_fraction` of the bytes asked for,
+    on its sender's egress and the links of the route.
     A collective of its own starts `collective_launch` after the kernel before it; an All-to-All sends at `collective_rate`,
     permutations of its data included, an AllGather, ReduceScatter or AllReduce at `ring_rate`, and an AllReduce that the
     switch adds up at `all_reduce_rate`. Both are bus bandwidths: bytes (P-1)/P, for an AllReduce 2 (P-1)/P, by time.
@@ -124,9 +124,8 @@ class InterconnectProfile(Checked):
     def _fields_of_its_kind(self) -> InterconnectProfile:
         kind = self.kind.value
         needed = KINDS[kind]
-        for name in needed:
-            if getattr(self, name) is None:
-                raise refusal(f"is missing, and kind {kind} needs it", key=(name,))
+        if missing := [name for name in needed if getattr(self, name) is None]:
+            raise refusal(f"needs {', '.join(missing)}, which this machine does not give", key=("kind", "value"))
         for name in _WIRING:
             if name not in needed and getattr(self, name) is not None and (kind, name) != ("custom", "hop_latency"):
                 reason = f"has no meaning where kind is {kind}"

@@ -5,7 +5,7 @@ out lies in the memory of a GPU, which need not be the one on which the rank run
 host's, is a GPU on which nothing runs.
 
     store from a to b    the stage and egress of a's GPU ... the ingress of b's memory
-    load by a from b     a request from a's egress; the reply from the egress of b's memory ... to the ingress of a's GPU
+    load by a from b     a request from a's egress, over links; the reply from the egress of b's memory ... to a's ingress
 
 Two ranks on a GPU that keeps the memory of both are refused: what one stores to the other never leaves the GPU.
 """

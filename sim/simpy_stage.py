@@ -199,7 +199,11 @@ class Network:
         self.env.process(self._multicast(first, copies))
 
     def request(self, granule: Granule, arrive: Callable[[], None]) -> None:
-        """Send a load request: it costs the puller's egress its bytes, and arrives one latency later."""
+        """Send a load request: it passes egress and links as a store does, and arrives one latency later.
+
+        It takes no stage, and not the owner's ingress: there it would wait behind the stores of all others, and nobody has
+        seen requests do so.
+        """
         self.env.process(self._request(granule, arrive))
 
     def arrive(self, granule: Granule) -> None:
@@ -253,8 +257,8 @@ class Network:
     def _request(self, granule: Granule, arrive: Callable[[], None]) -> Steps:
         yield At(self.env, granule.key)
         granule.finish = int(self.env.now)
-        if granule.bytes > 0:
-            yield from self._pass(granule, self.fabric.route(granule.source, granule.destination)[0])
+        for number in self.fabric.route(granule.source, granule.destination)[:-1] if granule.bytes > 0 else ():
+            yield from self._pass(granule, number)
         arrival = granule.finish + int(self.fabric.latency_ps[granule.source, granule.destination])
 
         def answer() -> None:

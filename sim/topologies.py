@@ -24,6 +24,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from .units import KBS_PER_GBS
+
 if TYPE_CHECKING:
     from networkx import DiGraph
 
@@ -54,7 +56,7 @@ def switch(gpus: int, rate_kbs: int) -> DiGraph:
 def direct(gpus: int, link_rate_kbs: int) -> DiGraph:
     """A link for each pair of GPUs."""
     pairs = [(a, b) for a in range(gpus) for b in range(a + 1, gpus)]
-    return custom(gpus, [Link(a, b, link_rate_kbs) for a, b in pairs])
+    return custom(gpus, [Link(a, b, link_rate_kbs) for a, b in pairs], link_rate_kbs)
 
 
 def oversubscribed_switch(gpus: int, rate_kbs: int, ratio: float) -> DiGraph:
@@ -79,7 +81,7 @@ def multi_plane_switch(gpus: int, rate_kbs: int, planes: int) -> DiGraph:
 def ring(gpus: int, link_rate_kbs: int) -> DiGraph:
     """A link from each GPU to the next, the last to the first."""
     ends = [(gpu, (gpu + 1) % gpus) for gpu in range(gpus if gpus > 2 else gpus - 1)]
-    return custom(gpus, [Link(a, b, link_rate_kbs) for a, b in ends])
+    return custom(gpus, [Link(a, b, link_rate_kbs) for a, b in ends], link_rate_kbs)
 
 
 def hybrid_cube_mesh(link_rate_kbs: int) -> DiGraph:
@@ -104,15 +106,16 @@ def islands(gpus: int, gpus_per_node: int, rate_kbs: int, nic_rate_kbs: int, nic
     return graph
 
 
-def custom(gpus: int, links: Iterable[Link]) -> DiGraph:
+def custom(gpus: int, links: Iterable[Link], alone_kbs: int = KBS_PER_GBS) -> DiGraph:
     """GPUs, the switches that `links` name, and the links. A GPU's own rate is that of its links together.
 
-    Links between the same two nodes add up; the last one's latency holds.
+    Links between the same two nodes add up; the last one's latency holds. A GPU that has none, because it is the only one,
+    has ports of `alone_kbs`, which nothing passes.
     """
     graph = _joined(_gpus(gpus, 1), links)
     for gpu in range(gpus):
         for name, edges in (("egress_kbs", graph.out_edges), ("ingress_kbs", graph.in_edges)):
-            graph.nodes[gpu][name] = sum(rate for *_, rate in edges(gpu, data="rate_kbs")) or 1
+            graph.nodes[gpu][name] = sum(rate for *_, rate in edges(gpu, data="rate_kbs")) or alone_kbs
     return graph
 
 

@@ -52,7 +52,7 @@ class Fabric:
     latency_ps: Array  # [n_gpus, n_gpus] from the last drained byte to visibility; the diagonal is a GPU's own memory
     port_names: tuple[str, ...]
     signal_bytes: int = 32
-    request_permille: int = 0  # bytes of a load request per 1000 bytes asked for
+    request_permille: int = 0  # bytes of a load request, on egress and links, per 1000 bytes asked for
     fair_replies: bool = (
         False  # an egress alternates between stores and load replies, instead of first come first served
     )

@@ -27,6 +27,7 @@ _SPELLING = {
     "time": "a number with ps, ns, us, ms or s, such as '0.76 us'",
     "rate": "a number with kB/s, MB/s, GB/s or TB/s, such as '717 GB/s'",
 }
+_TOO_SMALL = {"size": "must be zero or more", "time": "must be zero or more", "rate": "must be above 0"}
 _MICRO = str.maketrans({"\u00b5": "u", "\u03bc": "u"})  # the micro sign and the Greek letter look the same
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)\s*\Z")
 _BITS = re.compile(r"([KkMmGgTt]?i?)b(?:its?)?(/s|ps)?\Z")
@@ -45,8 +46,8 @@ def parse_time(text: str | int | float, field: str = "time") -> int:
 def parse_rate(text: str | int | float, field: str = "rate") -> int:
     """kB/s in `text`, such as '717 GB/s'. Raises `InputError` if it is no rate or is not positive."""
     rate = _parse(text, field, "rate", _RATE_KBS)
-    if rate <= 0:
-        raise InputError("must be above 0", field=field, value=text, allowed=_SPELLING["rate"])
+    if rate == 0:
+        raise InputError(_TOO_SMALL["rate"], field=field, value=text, allowed=_SPELLING["rate"])
     return rate
 
 
@@ -61,8 +62,11 @@ def _parse(text: str | int | float, field: str, kind: str, scales: dict[str, int
         reason = f"is not a {kind}{_meant(number, unit, scales)}"
         raise InputError(reason, field=field, value=text, allowed=allowed)
     amount = float(number) * scales[unit]
-    if amount < 0 or not math.isfinite(amount) or amount > 2**62:
-        raise InputError("must be zero or more and below 2^62 units", field=field, value=text, allowed=allowed)
+    if amount < 0:
+        raise InputError(_TOO_SMALL[kind], field=field, value=text, allowed=allowed)
+    if not math.isfinite(amount) or amount > 2**62:
+        reason = f"must be at most 2^62 {next(iter(scales))}"
+        raise InputError(reason, field=field, value=text, allowed=allowed)
     return round(amount)
 
 

@@ -51,7 +51,9 @@ def test_every_kind_joins_all_gpus(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_names_what_it_lacks(kind: str) -> None:
     for name in KINDS[kind]:
-        with pytest.raises(InputError, match=f"interconnect.{name}: is missing, and kind {kind} needs it"):
+        with pytest.raises(
+            InputError, match=f"override interconnect.kind = '{kind}': needs {name}, which this machine"
+        ):
             machine(kind, **{name: None})
 
 

@@ -267,6 +267,17 @@ def test_the_summary_adds_up() -> None:
     assert summary["spans"]["tile"] == {"median_us": 7.0, "p95_us": 7.0, "tasks": 1}
 
 
+def test_the_use_of_ports_is_a_mean_over_those_that_carried_something() -> None:
+    builder = ProgramBuilder(4)
+    op = {"kind": p.STORE, "target": builder.destination({1: 10_000}), "bytes": 10_000, "duration_ps": 10}
+    task = builder.tasks(builder.op_list([op]), 1)
+    builder.groups(gpu=0, plan=builder.plan(repeat=[builder.queue([task])]), seats=[Seat("store")])
+    fabric = switch(4, 10_000_000, StageParameters(1000, 4000, 4000))
+    found = summarise(simulate(builder.build(), fabric))
+    assert found["egress_use_pct"] == pytest.approx(100, abs=1)
+    assert found["ingress_use_pct"] == pytest.approx(100, abs=1)
+
+
 def test_waits_are_split_by_cause() -> None:
     b = ProgramBuilder(1)
     ready = b.counters(home=0, cause="inputs")

@@ -68,9 +68,15 @@ def test_bits_and_letters_of_the_wrong_case_are_not_taken_for_what_they_may_not_
         parse(text)
 
 
-def test_a_rate_of_zero_is_refused() -> None:
-    with pytest.raises(InputError, match="above 0"):
-        parse_rate("0 GB/s")
+@pytest.mark.parametrize("rate", ["0 GB/s", "-1 GB/s"])
+def test_a_rate_that_is_not_positive_is_refused(rate: str) -> None:
+    with pytest.raises(InputError, match="must be above 0"):
+        parse_rate(rate)
+
+
+def test_what_is_too_large_is_told_the_most_that_it_may_be() -> None:
+    with pytest.raises(InputError, match=r"must be at most 2\^62 ps"):
+        parse_time("1e9 s")
 
 
 def test_quantities_are_written_as_people_write_them() -> None:
