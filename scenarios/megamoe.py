@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from ..sim.checked import Checked
+from ..sim.checked import Checked, refusal
 from ..sim.errors import InputError
 from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, Fraction, Positive, Text, Time
@@ -104,8 +104,22 @@ class Interleaved(Checked):
     ring_m_blocks: CountOrZero = 0
 
 
+def _has_no_reserved_sms(value: Any) -> Any:
+    """Refuses the policy of that name, which other workloads have, with what can be asked in its place."""
+    if isinstance(value, Mapping) and value.get("name") == "reserved_sms":
+        raise refusal(
+            "is no policy of MegaMoE kernels, which reserve no SM: every SM pulls rows, and its epilogues return them",
+            key=("name",),
+            allowed="another policy, and machine.compute.sms for a call that leaves SMs to another kernel",
+        )
+    return value
+
+
 Policy = Annotated[
-    Unfused | ExpertWave | Split | Lag | Alternating | Interleaved, Field(discriminator="name"), choice_by("name")
+    Unfused | ExpertWave | Split | Lag | Alternating | Interleaved,
+    Field(discriminator="name"),
+    BeforeValidator(_has_no_reserved_sms),
+    choice_by("name"),
 ]
 
 

@@ -92,6 +92,11 @@ def test_every_model_has_its_source_and_fits_the_tiles() -> None:
         ({"routing": {"kind": "zipf"}}, "give exactly one of exponent and max_over_mean"),
         ({"policy": {"name": "lag", "publish_rows": 0}}, "workload.policy.publish_rows = 0"),
         ({"policy": "split"}, "workload.policy = 'split': is a schedule of SM90 kernels"),
+        ({"policy": "reserved_sms"}, r"reserve no SM: .*\(allowed: another policy, and machine.compute.sms for"),
+        (
+            {"policy": {"name": "reserved_sms", "sms": 8}},
+            "workload.policy.name = 'reserved_sms': is no policy of MegaMoE",
+        ),
         ({"policy": ["split", "lag"]}, r"workload.policy: is not one choice \(allowed: a name, or a mapping with"),
         ({"policy": {"nmae": "split"}}, "workload.policy.nmae = 'split': is not a known key; did you mean 'name'"),
         ({"hidden": None, "hiden": 7168}, "workload.hiden = 7168: is not a known key; did you mean 'hidden'"),

@@ -25,6 +25,7 @@ from ..megamoe_counts import flops
 from ..megamoe_rules import Release
 from .blocks import blocks_of
 from .collective import Receivers, add_collective
+from .combine import rows_to_combine
 from .departure import nominal_hits_pct
 from .flags import Flags, left_of
 from .kernel import Kernel, WaveTile, choose
@@ -32,7 +33,7 @@ from .links import links_of
 from .memory import memory_bytes
 from .order import check_rings, order_of
 from .pull import add_pull, batch_that_fits
-from .returns import returns_of
+from .returns import pieces_of, returns_of
 from .shape import Interleaved, MegaMoe, Policy, Ranks, Split, Unfused, policy_name
 from .tiles import Rank, add_tiles
 from .unfused import add_return
@@ -101,6 +102,7 @@ def build(
             returns=returns_of(
                 builder, machine, shape, mine, visible, kernel.block_n, separate, asynchronous=kernel.gemm is not None
             ),
+            token_rows=rows_to_combine(routing.topk[mine.rank], shape),
             start_ps=starts_ps[mine.rank] if starts_ps else 0,
             launch_gap_ps=_launch_gap_ps(machine, policy),
             left=left_of(builder, kernel, receivers[index]),
@@ -118,9 +120,9 @@ def _add_rank(builder: ProgramBuilder, rank: Rank, visible: Ints) -> Ints:
     add_pull(builder, rank)
     if not rank.links.separate:
         return rank.returns.sent * rank.kernel.l2_n_blocks
-    returns = returns_of(builder, rank.machine, rank.shape, rank.blocks, visible, rank.shape.hidden)
-    add_return(builder, rank, returns)
-    return returns.sent
+    pieces = pieces_of(builder, rank.shape, rank.blocks, rank.kernel.sms)
+    add_return(builder, rank, pieces, visible)
+    return pieces.sent
 
 
 def _launch_gap_ps(machine: Machine, policy: Policy) -> int:

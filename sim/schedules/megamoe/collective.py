@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Receivers:
-    """GPUs that combine, what counts the rows that they wait for, and where tokens are combined early what each needs."""
+    """GPUs that combine, what counts the rows that they wait for, and where tokens are combined early what each needs.
+
+    Each combines the tokens of the rank of the same place.
+    """
 
     gpus: Sequence[int]
     flags: Flags
@@ -79,11 +82,12 @@ def add_collective(
             tasks.append(("barrier", [*_l2_done(rank), *meet(before_combine, receivers.gpus)]))
         if gpu in receivers.gpus:
             barrier = [*_arrived(receivers, gpu), *met(before_combine, gpu, len(ranks))]
+            place = receivers.gpus.index(gpu)
             if receivers.early:
-                add_early_combine(builder, machine, shape, gpu, receivers.early[receivers.gpus.index(gpu)])
+                add_early_combine(builder, machine, shape, gpu, receivers.early[place], ranks[place].token_rows)
             else:
                 go = builder.counters(home=gpu, cause="barrier")
-                add_combine(builder, machine, shape, gpu, go)
+                add_combine(builder, machine, shape, gpu, go, ranks[place].token_rows)
                 barrier.append({"kind": SIGNAL, "counter": go, "count": 1})
             tasks.append(("barrier", barrier))
             tasks.append(("cleanup", [{"kind": COMPUTE, "duration_ps": _cleanup_ps(machine, shape)}]))
@@ -109,10 +113,10 @@ def _cleanup_ps(machine: Machine, shape: MegaMoe) -> int:
 
 
 def _l2_done(rank: Rank) -> list[Op]:
-    tiles = int(rank.order.l2.sum())
+    done = int(rank.order.l2.sum())
     if rank.links.separate:
-        tiles += rank.blocks.n_blocks  # and then the returns of whole blocks, see `unfused`
-    return [{"kind": WAIT, "counter": rank.links.l2_done, "count": tiles}]
+        done += int(rank.blocks.rows.sum())  # which are returned after the tiles, see `unfused`
+    return [{"kind": WAIT, "counter": rank.links.l2_done, "count": done}]
 
 
 def _launches(rank: Rank) -> list[list[Op]]:

@@ -1,4 +1,8 @@
-"""The combine: every SM adds up the top-k rows of its share of the GPU's own tokens, which it reads from HBM.
+"""The combine: every SM adds up the rows that came back for its share of the GPU's own tokens, which it reads from HBM.
+
+A token has a row for each of its slots that is not masked, and one more that all shared experts left together: the kernels
+skip masked slots, and shared experts are one wide expert to them (`sm100_fp8_fp4_mega_moe.cuh` of
+https://github.com/deepseek-ai/DeepGEMM, commit 0274ad7). SM i takes tokens i, i + SMs, and so on.
 
 It starts when barrier 2 is through, or early: an SM without tiles left takes those of its tokens whose experts have all
 returned their rows, in the order in which they are nominally ready, and needs no barrier.
@@ -44,22 +48,35 @@ class Done:
     last: Ints
 
 
-def add_combine(builder: ProgramBuilder, machine: Machine, shape: MegaMoe, gpu: int, go: int) -> None:
-    """Lanes that start when the counter `go` is 1."""
-    sms = machine.sms
-    tokens = shape.tokens // sms + (np.arange(sms) < shape.tokens % sms)
-    tokens = tokens[tokens > 0]
-    n = len(tokens)
+def rows_to_combine(topk: NDArray[np.int32], shape: MegaMoe) -> Ints:
+    """Rows that are added up for each token of one rank, from its experts or -1, [tokens, k]."""
+    rows: Ints = np.count_nonzero(topk >= 0, axis=1) + (shape.shared_experts > 0)
+    return rows
+
+
+def combine_bytes(shape: MegaMoe, rows: Ints, tokens: Ints | int) -> Ints:
+    """Bytes of HBM that it takes to add `rows` rows up to `tokens` rows of bf16."""
+    moved: Ints = rows * shape.return_bytes(shape.hidden) + tokens * 2 * shape.hidden
+    return moved
+
+
+def add_combine(builder: ProgramBuilder, machine: Machine, shape: MegaMoe, gpu: int, go: int, token_rows: Ints) -> None:
+    """Lanes that start when the counter `go` is 1; `token_rows` as from `rows_to_combine`."""
+    n = min(machine.sms, shape.tokens)
     if not n:
         return
     index = np.arange(n)
     waits = builder.runs(np.full(n, builder.ops(WAIT, counter=go, count=1)), 1) + index
-    times = _times_ps(machine, shape, tokens, index)
+    sm = np.arange(shape.tokens) % n
+    rows = np.bincount(sm, weights=token_rows).astype(np.int64)
+    times = _times_ps(machine, combine_bytes(shape, rows, np.bincount(sm)), index)
     adds = builder.runs(builder.ops(COMPUTE, duration_ps=times) + index, 1) + index
     _add_lanes(builder, gpu, index, waits, adds)
 
 
-def add_early_combine(builder: ProgramBuilder, machine: Machine, shape: MegaMoe, gpu: int, done: Done) -> None:
+def add_early_combine(
+    builder: ProgramBuilder, machine: Machine, shape: MegaMoe, gpu: int, done: Done, token_rows: Ints
+) -> None:
     """Lanes that each start when their SM has no tiles left, and wait for the experts of each token."""
     if not shape.tokens:
         return
@@ -77,7 +94,8 @@ def add_early_combine(builder: ProgramBuilder, machine: Machine, shape: MegaMoe,
     chunk = begins.copy()  # tokens before which nothing is to wait for are combined with the one before
     chunk[token] = True
     starts = np.flatnonzero(chunk)
-    times = _times_ps(machine, shape, np.diff(np.append(starts, shape.tokens)), np.cumsum(begins)[starts] - 1)
+    tokens, rows = np.diff(np.append(starts, shape.tokens)), np.add.reduceat(token_rows[order], starts)
+    times = _times_ps(machine, combine_bytes(shape, rows, tokens), np.cumsum(begins)[starts] - 1)
 
     place = np.concatenate([token, starts])
     is_wait = np.arange(len(place)) < len(token)
@@ -97,14 +115,13 @@ def add_early_combine(builder: ProgramBuilder, machine: Machine, shape: MegaMoe,
     _add_lanes(builder, gpu, lanes, waits, adds)
 
 
-def _times_ps(machine: Machine, shape: MegaMoe, tokens: Ints, lane: Ints) -> Ints:
-    """How long SMs add up so many tokens at a time: k rows read and one written each, at a share of the rate of HBM.
+def _times_ps(machine: Machine, moved: Ints, lane: Ints) -> Ints:
+    """How long SMs take to read and write `moved` bytes, at a share of the rate of HBM.
 
     What a `lane` does takes `combine_floor` together at least; lanes stand one after the other.
     """
-    token_bytes = shape.topk * shape.return_bytes(shape.hidden) + 2 * shape.hidden
     rate = float(needed(machine, "hbm_rate") * needed(machine, "hbm_efficiency")) * 1e3 / machine.sms / 1e12  # B a ps
-    times: Ints = np.ceil(tokens * token_bytes / rate).astype(np.int64)
+    times: Ints = np.ceil(moved / rate).astype(np.int64)
     whole = np.bincount(lane, weights=times).astype(np.int64)
     last = np.cumsum(np.bincount(lane)) - 1
     times[last] += np.maximum(0, int(needed(machine, "combine_floor")) - whole)

@@ -100,7 +100,7 @@ class Kernel:
         return -(-rows // step) * step
 
     def unpacks(self, shape: MegaMoe) -> bool:
-        """Whether the math warps turn FP4 weights into FP8."""
+        """Whether the math warps turn FP4 weights, which those of shared experts are not, into FP8."""
         return self.family == "sm90" and shape.format.weight_bits == 4
 
     def warpgroups(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -118,26 +118,35 @@ class Kernel:
             return np.zeros_like(rows)
         return rows * self.columns(l2) * MATH_WARPGROUPS // self.math_warpgroups
 
-    def weight_bytes(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def weight_bytes(
+        self, shape: MegaMoe, l2: NDArray[np.bool_], is_shared: NDArray[np.bool_] | bool = False
+    ) -> NDArray[np.int64]:
         """Bytes of the weights of one tile; scales count only where they lie in the same rows."""
         elements = self.columns(l2) * self.depth(shape, l2)
         if self.unpacks(shape):
-            return np.asarray(elements * SM90_FP4_ROW_BYTES // rules_sm90.K_BLOCK)
-        return np.asarray(elements * shape.format.weight_bits // 8)
+            routed = elements * SM90_FP4_ROW_BYTES // rules_sm90.K_BLOCK
+        else:
+            routed = elements * shape.format.weight_bits // 8
+        return np.where(is_shared, elements * shape.format.shared_bits // 8, routed)
 
     def depth(self, shape: MegaMoe, l2: NDArray[np.bool_]) -> NDArray[np.int64]:
         """K of the GEMM."""
         return np.where(l2, shape.intermediate, shape.hidden)
 
     def feed_bytes(
-        self, shape: MegaMoe, l2: NDArray[np.bool_], rows: NDArray[np.int64], shares_weights: NDArray[np.bool_]
+        self,
+        shape: MegaMoe,
+        l2: NDArray[np.bool_],
+        rows: NDArray[np.int64],
+        shares_weights: NDArray[np.bool_],
+        is_shared: NDArray[np.bool_] | bool = False,
     ) -> NDArray[np.int64]:
         """Bytes that a CTA takes in from L2 for one tile.
 
         SM100: its weights and half of the activations, which the two CTAs exchange. SM90: both operands, or half of the
         weights where the cluster's other CTA brings the other half; of separate GEMMs all rows of the tile, shared or not.
         """
-        weights = self.weight_bytes(shape, l2)
+        weights = self.weight_bytes(shape, l2, is_shared)
         activations = self.computed_rows(rows) * self.depth(shape, l2) * shape.format.activation_bits // 8
         if self.family == "sm100":
             return np.asarray(weights + activations // 2)

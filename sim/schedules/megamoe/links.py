@@ -31,7 +31,7 @@ class Links:
     l1_done: Ints  # L1 tiles of the block's part that have been published
     l1_freed: int  # first of [blocks]: L1 tiles that no longer need their input slot
     l2_issued: int  # first of [blocks]: L2 tiles that no longer need their input slot
-    l2_done: int  # L2 tiles of the rank whose stores have been issued
+    l2_done: int  # L2 tiles of the rank whose stores have been issued, and then rows that a kernel of its own returned
     pulled: int  # rows of the rank, counted where the pull is a kernel of its own
     l1_total: int  # L1 tiles of the rank, counted where L2 has a launch of its own
     claimed: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .combine import combine_bytes
 from .tiles import Rank, shares_weights, weight_hits
 
 
@@ -17,16 +18,16 @@ def memory_bytes(rank: Rank) -> dict[str, int]:
     """
     kernel, shape, tiles, blocks = rank.kernel, rank.shape, rank.order.tiles, rank.blocks
     rows, expert = blocks.rows[tiles.block], blocks.expert[tiles.block]
-    weights = kernel.weight_bytes(shape, tiles.l2)
+    is_shared = blocks.is_shared[tiles.block]
+    weights = kernel.weight_bytes(shape, tiles.l2, is_shared)
     missed = ~weight_hits(kernel, shape, rank.costs, tiles, expert, rows)
     width = kernel.l1_n_blocks + kernel.l2_n_blocks
     name = expert * width + np.where(tiles.l2, kernel.l1_n_blocks, 0) + tiles.n
     _, first = np.unique(name, return_index=True)
     read = int(weights[missed].sum())
-    token = shape.topk * shape.return_bytes(shape.hidden) + 2 * shape.hidden
     return {
         "hbm_weights": read,
         "hbm_weights_again": read - int(weights[first].sum()),
-        "hbm_combine": shape.tokens * token,
-        "l2_to_sm": int(kernel.feed_bytes(shape, tiles.l2, rows, shares_weights(rank)).sum()),
+        "hbm_combine": int(combine_bytes(shape, rank.token_rows.sum(), shape.tokens)),
+        "l2_to_sm": int(kernel.feed_bytes(shape, tiles.l2, rows, shares_weights(rank), is_shared).sum()),
     }

@@ -1,4 +1,4 @@
-"""Where L2 epilogues send their rows: one scatter for each epilogue step of an m-block."""
+"""Where rows go back to: a scatter for each epilogue step of an m-block, or for a piece of one in a kernel of its own."""
 
 from __future__ import annotations
 
@@ -56,13 +56,9 @@ def returns_of(
         kept = np.zeros_like(counts)
         kept[:, :, blocks.gpu] = counts.sum(axis=2)
         counts, visible = kept, np.full_like(visible, NONE)
-    n_blocks, steps, n_gpus = counts.shape
-    turn = (blocks.rank + 1 + np.arange(steps)[:, None] + np.arange(n_gpus)) % n_gpus  # [steps, gpus]
-    turned = np.take_along_axis(counts, np.broadcast_to(turn, counts.shape), axis=2)
-    used = turned > 0
-    gpus = np.broadcast_to(turn, counts.shape)[used]
-    first = builder.destinations_flat(gpus, turned[used] * shape.return_bytes(elements), used.sum(axis=2).ravel())
-    row = first + np.arange(n_blocks * steps).reshape(n_blocks, steps)
+    row = _scatters(
+        builder, counts, shape.return_bytes(elements), blocks.rank + 1 + np.arange(counts.shape[1])[:, None]
+    )
     size = counts.sum(axis=2) * shape.return_bytes(elements)
     whole = size.sum(axis=1, keepdims=True)
     until = np.cumsum(size, axis=1)
@@ -70,3 +66,51 @@ def returns_of(
     ends = burst * until // np.maximum(1, whole)
     issue = np.diff(ends, axis=1, prepend=0) * (not asynchronous)
     return Returns(row, size, issue, visible, (counts > 0).sum(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Whole rows that one SM returns at a time, all of one block: [pieces], in the order of the pool.
+
+    `target` is where they go, `sent` how many arrivals the pieces of a block cause at each GPU, [blocks, gpus].
+    """
+
+    block: Ints
+    rows: Ints
+    sm: Ints
+    target: Ints
+    sent: Ints
+
+
+def pieces_of(builder: ProgramBuilder, shape: MegaMoe, blocks: Blocks, sms: int) -> Pieces:
+    """The rows of a rank dealt evenly over `sms` SMs, neighbouring ones to one SM, and cut where a block ends."""
+    block_ends = np.cumsum(blocks.rows)
+    total = int(blocks.rows.sum())
+    shares = np.arange(sms) * total // sms
+    first = np.unique(np.concatenate([shares, block_ends - blocks.rows]))
+    first = first[first < total]
+    rows = np.diff(first, append=total)
+    piece = np.repeat(np.arange(len(first)), rows)
+    shared = np.full(total - blocks.n_pulled, blocks.gpu)
+    n_gpus = blocks.returned.shape[2]
+    place = piece * n_gpus + np.concatenate([shared, blocks.pulled_from])
+    counts = np.bincount(place, minlength=len(first) * n_gpus).reshape(len(first), 1, n_gpus)
+    block = np.searchsorted(block_ends, first, side="right")
+    sent = np.zeros((blocks.n_blocks, n_gpus), dtype=np.int64)
+    np.add.at(sent, block, counts[:, 0] > 0)
+    start = blocks.rank + 1 + np.arange(len(first))[:, None, None]
+    target = _scatters(builder, counts, shape.return_bytes(shape.hidden), start)[:, 0]
+    return Pieces(block, rows, np.searchsorted(shares, first, side="right") - 1, target, sent)
+
+
+def _scatters(builder: ProgramBuilder, counts: Ints, row_bytes: int, start: Ints) -> Ints:
+    """Destinations rows of scatters, [n, steps], that send `counts` rows to each GPU, [n, steps, gpus].
+
+    GPUs take turns from number `start` on, [n or 1, steps, 1].
+    """
+    n, steps, n_gpus = counts.shape
+    turn = np.broadcast_to((start + np.arange(n_gpus)) % n_gpus, counts.shape)
+    turned = np.take_along_axis(counts, turn, axis=2)
+    used = turned > 0
+    first = builder.destinations_flat(turn[used], turned[used] * row_bytes, used.sum(axis=2).ravel())
+    return first + np.arange(n * steps).reshape(n, steps)

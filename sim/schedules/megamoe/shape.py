@@ -21,12 +21,16 @@ Ranks = Literal["all", "symmetric"]
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """Bits of weights and activations, the math type, and elements that share one scale byte (0: no scales)."""
+    """Bits of weights and activations, the math type, and elements that share one scale byte (0: no scales).
+
+    `shared_bits` is those of weights of shared experts.
+    """
 
     math: MathType
     weight_bits: int
     activation_bits: int
     scale_group: int
+    shared_bits: int
 
     def activation_bytes(self, elements: int) -> int:
         """Bytes of one row of activations with its scales."""
@@ -35,12 +39,13 @@ class NumberFormat:
 
 
 FORMATS: dict[Numbers, NumberFormat] = {
-    "w4a8": NumberFormat("fp8", 4, 8, 32),
-    "w8a8": NumberFormat("fp8", 8, 8, 32),
-    "bf16": NumberFormat("bf16", 16, 16, 0),
-    "fp4": NumberFormat("fp4", 4, 4, 16),
+    "w4a8": NumberFormat("fp8", 4, 8, 32, 8),
+    "w8a8": NumberFormat("fp8", 8, 8, 32, 8),
+    "bf16": NumberFormat("bf16", 16, 16, 0, 16),
+    "fp4": NumberFormat("fp4", 4, 4, 16, 4),
 }
-"""Scale groups: 32 elements for FP8 (DeepGEMM), 16 for FP4 (NVFP4)."""
+"""Scale groups: 32 elements for FP8 (DeepGEMM), 16 for FP4 (NVFP4). Beside FP4 experts, shared ones are FP8
+(`sm100_fp8_fp4_mega_moe.cuh` of https://github.com/deepseek-ai/DeepGEMM); of NVFP4 it is assumed that all are alike."""
 
 COMBINE_BITS_AND_GROUP: dict[CombineType, tuple[int, int]] = {"bf16": (16, 0), "fp8": (8, 128), "fp4": (4, 16)}
 """Bits of a returned element and elements a scale byte: FP8 has H + H/128 bytes a row in sgl-project/DeepGEMM."""

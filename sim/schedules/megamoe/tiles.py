@@ -49,6 +49,7 @@ class Rank:
     order: Order
     links: Links
     returns: Returns
+    token_rows: Ints  # rows that are added up for each of its tokens, [tokens]
     start_ps: int = 0
     launch_gap_ps: int = 0
     left: Ints | None = None  # counter of each SM to bump when it has no tiles left, [sms]
@@ -60,16 +61,17 @@ def main_loops_ps(rank: Rank) -> Ints:
     Measured main loops, if the shape has them, are those of full tiles; others take the share of the bytes they bring in.
     """
     kernel, shape, tiles, blocks = rank.kernel, rank.shape, rank.order.tiles, rank.blocks
-    rows = blocks.rows[tiles.block]
+    rows, is_shared = blocks.rows[tiles.block], blocks.is_shared[tiles.block]
     if shape.l1_main_loop_ps is not None and shape.l2_main_loop_ps is not None:
         alone = np.zeros(len(rows), dtype=bool)
-        feed, full = (kernel.feed_bytes(shape, tiles.l2, r, alone) for r in (rows, np.full_like(rows, kernel.block_m)))
+        feed = kernel.feed_bytes(shape, tiles.l2, rows, alone, is_shared)
+        full = kernel.feed_bytes(shape, tiles.l2, np.full_like(rows, kernel.block_m), alone)
         given = np.where(tiles.l2, shape.l2_main_loop_ps, shape.l1_main_loop_ps)
         return np.ceil(given * (feed / full)).astype(np.int64)
     hits = weight_hits(kernel, shape, rank.costs, tiles, blocks.expert[tiles.block], rows)
-    hbm = tile_cost.bytes_from_hbm(rank.costs, kernel.weight_bytes(shape, tiles.l2), hits)
+    hbm = tile_cost.bytes_from_hbm(rank.costs, kernel.weight_bytes(shape, tiles.l2, is_shared), hits)
     flops = 2.0 * kernel.computed_rows(rows) * kernel.columns(tiles.l2) * kernel.depth(shape, tiles.l2)
-    feed = kernel.feed_bytes(shape, tiles.l2, rows, shares_weights(rank))
+    feed = kernel.feed_bytes(shape, tiles.l2, rows, shares_weights(rank), is_shared)
     return tile_cost.main_loop_ps(rank.costs, flops, feed, hbm, _in_turn_us(rank))
 
 
@@ -79,7 +81,8 @@ def _in_turn_us(rank: Rank) -> Any:
     us = np.zeros(len(l2))
     depth = kernel.depth(rank.shape, l2)
     if kernel.unpacks(rank.shape):
-        us += kernel.columns(l2) * depth / rank.costs.unpacked_per_us
+        routed = ~rank.blocks.is_shared[rank.order.tiles.block]
+        us += routed * kernel.columns(l2) * depth / rank.costs.unpacked_per_us
     alone = kernel.warpgroups(rank.blocks.rows[rank.order.tiles.block]) == 1
     if alone.any() and rank.shape.format.math == "fp8":
         us += alone * depth / K_BLOCK * rank.costs.promotion_us
@@ -101,7 +104,7 @@ def weight_hits(
     return tile_cost.l2_hits(
         costs,
         expert * width + np.where(tiles.l2, kernel.l1_n_blocks, 0) + tiles.n,
-        kernel.weight_bytes(shape, tiles.l2),
+        kernel.weight_bytes(shape, tiles.l2, expert < shape.shared_experts),
         2 * tiles.block + tiles.l2,
         kernel.computed_rows(rows) * kernel.depth(shape, tiles.l2) * shape.format.activation_bits // 8,
     )

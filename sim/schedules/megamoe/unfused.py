@@ -1,4 +1,4 @@
-"""The return of rows as a kernel of its own: every SM stores whole rows of finished m-blocks to their source ranks."""
+"""The return of rows as a kernel of its own: every SM stores its share of the rows, whole ones, to their source ranks."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ import numpy as np
 from ...program import SIGNAL, STORE, WAIT
 from ...program_builder import ProgramBuilder, Seat
 from .emit import Op, op_rows
-from .returns import Returns
+from .returns import Ints, Pieces
 from .tiles import Rank
 
 
-def add_return(builder: ProgramBuilder, rank: Rank, returns: Returns) -> None:
-    """A task `return` for each m-block, striped over the SMs; each waits until its kernel has been launched."""
-    blocks, kernel = rank.blocks, rank.kernel
-    n = blocks.n_blocks
+def add_return(builder: ProgramBuilder, rank: Rank, pieces: Pieces, visible: Ints) -> None:
+    """A task `return` for each piece of a block; each waits until its kernel has been launched.
+
+    `visible` + GPU counts arrivals, [blocks]. `l2_done` counts the rows that were issued.
+    """
+    blocks, n = rank.blocks, len(pieces.rows)
     if not n:
         return
-    ops: list[Op] = [{"kind": WAIT, "counter": rank.links.go_return, "count": 1}]
-    ops += [
+    size = pieces.rows * rank.shape.return_bytes(rank.shape.hidden)
+    ops: list[Op] = [
+        {"kind": WAIT, "counter": rank.links.go_return, "count": 1},
         {
             "kind": STORE,
-            "target": returns.row[:, step],
-            "bytes": returns.bytes[:, step],
-            "duration_ps": returns.issue_ps[:, step],
-            "counter": returns.visible,
-            "stride": returns.stride,
-        }
-        for step in range(kernel.steps)
+            "target": pieces.target,
+            "bytes": size,
+            "duration_ps": rank.machine.issue_time_ps(size),
+            "counter": visible[pieces.block],
+            "stride": 1,
+        },
+        {"kind": SIGNAL, "counter": rank.links.l2_done, "count": pieces.rows},
     ]
-    ops.append({"kind": SIGNAL, "counter": rank.links.l2_done, "count": 1})
-    runs = builder.runs(op_rows(builder, ops, n), len(ops))
-    tasks = np.arange(n) + builder.tasks(
-        runs + np.arange(n), 1, phase="return", expert=blocks.expert, m_block=np.arange(n)
-    )
-    sms = min(kernel.sms, n)
-    striped = [tasks[sm::sms] for sm in range(sms)]
-    queues = builder.queues(np.concatenate(striped), [len(mine) for mine in striped])
-    plans = builder.private_plans(queues, sms) + np.arange(sms)
-    builder.groups(gpu=blocks.gpu, plan=plans, seats=[Seat("store", sm=np.arange(sms), start_ps=rank.start_ps)])
+    index = np.arange(n)
+    runs = builder.runs(op_rows(builder, ops, n), len(ops)) + index
+    expert = blocks.expert[pieces.block]
+    tasks = builder.tasks(runs, 1, phase="return", expert=expert, m_block=pieces.block) + index
+    sm, n_tasks = np.unique(pieces.sm, return_counts=True)
+    plans = builder.private_plans(builder.queues(tasks, n_tasks), len(sm)) + np.arange(len(sm))
+    builder.groups(gpu=blocks.gpu, plan=plans, seats=[Seat("store", sm=sm, start_ps=rank.start_ps)])

@@ -9,13 +9,14 @@ import pytest
 from xstage.sim import program as p
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
+from xstage.sim.machine import Machine
 from xstage.sim.placement import Placement
 from xstage.sim.pools import pools
 from xstage.sim.program import Program
 from xstage.sim.program_builder import ProgramBuilder
 from xstage.sim.schedules import megamoe_rules_sm90 as rules
-from xstage.sim.schedules.megamoe import ExpertWave, Lag, MegaMoe, Policy, Split, build
-from xstage.sim.schedules.megamoe.combine import Done, add_early_combine
+from xstage.sim.schedules.megamoe import ExpertWave, Lag, MegaMoe, Policy, Split, Unfused, build
+from xstage.sim.schedules.megamoe.combine import Done, add_early_combine, rows_to_combine
 from xstage.sim.schedules.megamoe.kernel import choose
 from xstage.sim.schedules.megamoe.pull import ARRIVED, ASK, KEEP, PUBLISH, PUBLISH_FIRST, steps_of_warp
 from xstage.sim.topology import mirrored
@@ -42,11 +43,49 @@ def test_every_token_is_combined_once(name: str, policy: Policy) -> None:
     shape, machine = shape_for(name, 3000), MACHINES[name]
     program = build(machine, shape, policy, routed(shape))
     trace = run(machine, shape, program)
+    moved = shape.tokens * (shape.topk * shape.return_bytes(shape.hidden) + 2 * shape.hidden)
+    assert combine_busy_ps(program, trace) == pytest.approx(moved / hbm_bytes_a_ps(machine) * machine.sms, rel=0.01)
+
+
+def hbm_bytes_a_ps(machine: Machine) -> float:
     compute = machine.compute
     assert compute.hbm_rate is not None and compute.hbm_efficiency is not None
-    rate = compute.hbm_rate.value * 1e3 / 1e12 * compute.hbm_efficiency.value  # bytes in a ps
-    moved = shape.tokens * (shape.topk * shape.return_bytes(shape.hidden) + 2 * shape.hidden)
-    assert combine_busy_ps(program, trace) == pytest.approx(moved / rate * machine.sms, rel=0.01)
+    return compute.hbm_rate.value * 1e3 / 1e12 * compute.hbm_efficiency.value
+
+
+@pytest.mark.parametrize("shared", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("name", "policy"), [(SM100, ExpertWave()), (SM100, Unfused()), (SM90, Lag(lag=1, group=1, early_combine=True))]
+)
+def test_masked_slots_are_not_combined_and_shared_experts_are_one_row(name: str, policy: Policy, shared: int) -> None:
+    shape, machine = shape_for(name, 3000, hidden=2048, shared_experts=shared), MACHINES[name]
+    rows = routed(shape).masked(0.5, np.random.default_rng(0))
+    program = build(machine, shape, policy, rows)
+    added = np.count_nonzero(rows.topk >= 0, axis=(1, 2)) + shape.tokens * (shared > 0)
+    moved = added * shape.return_bytes(shape.hidden) + shape.tokens * 2 * shape.hidden
+    assert [rank["hbm_combine"] for rank in program.meta["memory_bytes"]] == moved.tolist()
+    busy = combine_busy_ps(program, run(machine, shape, program))
+    assert busy == pytest.approx(moved / hbm_bytes_a_ps(machine) * machine.sms, rel=0.01)
+
+
+@pytest.mark.parametrize("tokens", [30, 150, 1500])
+def test_a_return_of_its_own_deals_rows_over_all_sms(tokens: int) -> None:
+    """So that it lasts as long as its bytes take to drain or an SM's share to be issued, however few m-blocks there are."""
+    shape, machine = shape_for(SM100, tokens, hidden=4096, experts=8), MACHINES[SM100]
+    rows = routed(shape)
+    program = build(machine, shape, Unfused(), rows)
+    trace = run(machine, shape, program, trace="full")
+    received = pools(rows, Placement(np.arange(8), 8, 4)).rows_between.sum(axis=1)
+    store = program.lanes["role"] == program.roles.index("store")
+    lanes = np.bincount(program.lanes["gpu"][store], minlength=4)
+    assert lanes.tolist() == np.minimum(received, machine.sms).tolist()
+    spans = trace.outcome.spans[trace.layout.span_first]
+    phase = program.tasks["phase"]
+    returned, launched = (spans[phase == program.phases.index(name)] for name in ("return", "launch"))
+    lasts = returned["end_ps"].max() - launched["end_ps"].max()
+    share = received.max() * shape.return_bytes(shape.hidden)
+    drains = share * 1e9 / machine.drain_kbs("all", shape.ranks)
+    assert lasts < 1.2 * max(drains, machine.issue_time_ps(-(-share // machine.sms))) + 1_000_000
 
 
 @pytest.mark.parametrize(("name", "numbers"), [(SM100, "w4a8"), (SM100, "bf16"), (SM100, "fp4"), (SM90, "bf16")])
@@ -193,7 +232,7 @@ def test_a_token_waits_for_its_experts_and_those_ready_first_go_first() -> None:
     flags = np.array([[0, 1], [2, 3], [1, 2], [1, -1]])
     arrivals = np.array([4, 5, 6, 0])
     done = Done(counter[4:], 1, flags, counter[:4], arrivals, last=np.array([30, 10, 20, 0]))
-    add_early_combine(builder, machine, shape, 0, done)
+    add_early_combine(builder, machine, shape, 0, done, rows_to_combine(flags.astype(np.int32), shape))
     program = builder.build()
     seen = []
     for task in program.tasks[program.tasks["phase"] == program.phases.index("combine")]:

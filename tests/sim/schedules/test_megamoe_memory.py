@@ -49,3 +49,10 @@ def test_operands_do_not_depend_on_the_order():
 
 def test_the_combine_reads_k_rows_and_writes_one():
     assert memory(ExpertWave(), "1 KiB")[0][0]["hbm_combine"] == 768 * (2 + 1) * 2 * 1024
+
+
+def test_weights_of_a_shared_expert_are_fp8_beside_fp4_ones():
+    for shared in (0, 1, 2):
+        shape = replace(SHAPE, numbers="w4a8", shared_experts=shared)
+        for rank in memory(ExpertWave(), "100 GB", shape)[0]:
+            assert rank["hbm_weights"] == WEIGHTS / 2 + shared * WEIGHTS / 4
