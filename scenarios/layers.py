@@ -22,6 +22,9 @@ BLOCKS = (*DIFFUSION, *DENSE, *EXPERTS, *DIFFUSION_EXPERTS)
 LATENT_PROJECTIONS = (("q down", 1536, 7168), ("q up", 24576, 1536), ("kv down", 576, 7168), ("kv up", 32768, 512))
 """Of DeepSeek-V3: (name, n, k); ranks of 1536 and 512, 128 heads of 128 + 64 and 128 + 128 (arXiv 2412.19437)."""
 
+SHARED_EXPERTS = {"deepseek-v3": 1}
+"""Experts that every rank has and every token passes, beside the routed ones (arXiv 2412.19437)."""
+
 RESERVED_SMS = {"attention": 8, "gemm": 16}
 """SMs that `reserved_sms` takes where no number is said."""
 
@@ -119,14 +122,15 @@ def _moe_policy(name: str) -> Any:
 
 
 def _moe_call(name: str, tokens: int, gpus: int, seed: int) -> tuple[MegaMoe, Routing]:
-    """A MegaMoE call of `tokens` a rank, and balanced routing for it."""
+    """A MegaMoE call of `tokens` a rank with the model's shared experts, and balanced routing for it."""
     import numpy as np
 
     from ..sim import routing
     from ..sim.schedules.megamoe import MegaMoe
 
     moe = expert_model(name)
-    experts = MegaMoe(moe.hidden, moe.intermediate, moe.experts, moe.topk, tokens, gpus)
+    shared = SHARED_EXPERTS.get(name, 0)
+    experts = MegaMoe(moe.hidden, moe.intermediate, moe.experts, moe.topk, tokens, gpus, shared_experts=shared)
     return experts, routing.balanced(gpus, tokens, moe.topk, moe.experts, np.random.default_rng(seed))
 
 

@@ -63,7 +63,8 @@ def dense_block(
     policy: tensor_parallel.Policy,
     reduce: Literal["gemm_rs", "gemm_ar"] = "gemm_rs",
 ) -> tuple[Kernel, ...]:
-    """Tensor parallel over `attention.ranks`: heads and the width of a gated MLP are shared out.
+    """Tensor parallel over `attention.ranks`: heads and the width of a gated MLP are shared out. K and V heads are computed
+    by several ranks where there are fewer of them than ranks.
 
     With `gemm_rs` rows are gathered before and scattered after each pair of GEMMs, and norms work on a rank's own rows;
     with `gemm_ar` every rank holds all rows.
@@ -75,7 +76,8 @@ def dense_block(
         kv_heads=max(1, attention.n_kv_heads // ranks),
         ranks=1,
     )
-    qkv = (attention.heads + attention.n_kv_heads) * attention.head_dim + attention.n_kv_heads * attention.output_dim
+    kv = max(attention.n_kv_heads, ranks) * (attention.head_dim + attention.output_dim)
+    qkv = attention.heads * attention.head_dim + kv
     scatter = reduce == "gemm_rs"
     norm_rows = rows // ranks if scatter else rows
 

@@ -9,8 +9,11 @@ stream have ended. So separate kernels never share the network or the SMs; kerne
     >>> [kernel.name for kernel in (qkv, norm)]
     ['qkv', 'norm']
 
-Communication that is exposed is the time of the block less its time when every kernel takes what it takes alone: with its
-data in place, or, for MegaMoE, on a network without limits.
+Communication that is exposed is the time of the block less its time when every kernel takes what it takes alone: with all
+its data in place and nothing to send. For attention and a GEMM that is the kernel that stores to its own memory, for a
+collective nothing, for MegaMoE what is left without counts, barriers, pull and return (sim/in_place.py). So the pull of a
+MegaMoE call counts as communication whatever bounds it, the network or the warps that fetch row after row. One rank has
+nobody to communicate with, and takes its time alone.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy as np
 
 from .errors import InputError
 from .execute import simulate
+from .in_place import with_rows_in_place
 from .predict import MOST_ROWS_OF_ALL_RANKS
 from .schedules import attention_a2a, megamoe, tensor_parallel
 from .schedules.attention_a2a import Attention
@@ -191,7 +195,8 @@ def kernel_times_ps(machine: Machine, work: Work, granule_bytes: int | None = No
             program = megamoe.build(machine, work.shape, work.policy, work.routing, ranks=ranks)
             fabric = machine.fabric(work.shape.ranks, granule_bytes)
             fabric = mirrored(fabric) if ranks == "symmetric" else fabric
-            return _run(program, fabric), _run(program, _without_limits(fabric))
+            time = _run(program, fabric)
+            return time, time if work.shape.ranks == 1 else _run(with_rows_in_place(program), _without_limits(fabric))
     fabric = machine.fabric(work.shape.ranks, granule_bytes)
     return _run(program, fabric), _run(alone, fabric)
 
@@ -201,8 +206,10 @@ def _run(program: Program, fabric: Fabric) -> int:
 
 
 def _without_limits(fabric: Fabric) -> Fabric:
+    """The same GPUs, each as far from its own L2 as ever, on a network without limits."""
     wide = {name: getattr(fabric, name) * FREE_NETWORK for name in ("rates_kbs", "capacity_sm", "capacity_gpu")}
-    return replace(fabric, latency_ps=np.zeros_like(fabric.latency_ps), request_permille=0, **wide)
+    local = np.diag(np.diag(fabric.latency_ps))
+    return replace(fabric, latency_ps=local, request_permille=0, **wide)
 
 
 def _wiring(machine: Machine, name: str) -> Any:

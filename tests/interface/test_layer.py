@@ -3,6 +3,10 @@
 import json
 
 import pytest
+from xstage.scenarios.layers import block
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.errors import InputError
+from xstage.sim.layers import simulate_block
 
 import xstage as xs
 from xstage.cli import main
@@ -43,6 +47,22 @@ def test_a_wider_interconnect_exposes_less():
     assert slow["exposed_us"] > 3 * fast["exposed_us"]
 
 
+def test_whole_granules_fill_the_stage():
+    """30 KiB of an SM are 15 granules of 2 KiB; with three of 8 KiB, 24 KiB, stores would stall at a busy receiver."""
+    taken = xs.layer("llama-3-8b", "hgx-h800", policies=["fused"], tokens=2048)
+    blocks = simulate_block(load_machine("hgx-h800"), block("llama-3-8b", "fused", tokens=2048), 1024)
+    assert taken.runs[0].makespan_us == pytest.approx(blocks.total_ps / 1e6, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    "room, granule", [("30 KiB", "1 KiB"), ("3 KiB", "1 KiB"), ("1536 B", "512 B"), ("12081 B", "64 B")]
+)
+def test_a_granule_fits_any_stage(room, granule):
+    stage = {"stage.capacity_sm": room, "stage.granule": granule}
+    rows = xs.layer("flux-1", policies=["piggyback"], tokens=512, overrides=stage).rows()
+    assert rows[0]["makespan_us"] > 0
+
+
 def test_the_command_prints_one_object_with_every_kernel_of_every_policy(capsys):
     assert main(["layer", "flux-1", "--policies", "serial,piggyback", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -63,6 +83,14 @@ def test_the_command_names_the_policies_and_kernels_and_draws_them(capsys, tmp_p
 def test_without_a_model_the_command_lists_them(capsys):
     assert main(["layer"]) == 0
     assert "hunyuan-video" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "policies, said", [([], "names no policy"), (["serial", "serial"], "policies = 'serial': is given twice")]
+)
+def test_no_policy_and_one_twice_are_refused(policies, said):
+    with pytest.raises(InputError, match=said):
+        xs.layer("flux-1", policies=policies)
 
 
 @pytest.mark.parametrize(

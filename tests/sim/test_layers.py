@@ -1,5 +1,7 @@
 """Facts about blocks: how kernels are laid out in time, what counts as exposed communication, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 from xstage.scenarios.layers import block
 from xstage.scenarios.machine_files import load_machine
@@ -65,6 +67,29 @@ def test_fused_kernels_shorten_a_block_by_what_they_hide(model, tokens, serial, 
 def test_one_gpu_communicates_nothing():
     assert simulate_block(B200, block("llama-3-8b", gpus=1, tokens=1024), GRANULE).exposed_ps == 0
     assert simulate_block(B200, block("flux-1", gpus=1), GRANULE).exposed_ps == 0
+
+
+@pytest.mark.parametrize("policy", ["unfused", "interleaved"])
+def test_one_gpu_does_not_exchange_the_rows_of_its_experts(policy):
+    kernels = block("dit-moe", policy, gpus=1, tokens=1024)
+    assert simulate_block(B200, kernels, GRANULE).exposed_ps == 0
+
+
+@pytest.mark.parametrize("gpus, kv_heads", [(4, 8), (8, 8), (16, 16), (32, 32)])
+def test_k_and_v_heads_are_computed_by_several_ranks_where_there_are_fewer_of_them(gpus, kv_heads):
+    projection = next(k.work for k in block("llama-3-8b", gpus=gpus, tokens=4096) if k.name == "qkv projection")
+    assert projection.shape.n == (32 + 2 * kv_heads) * 128
+    assert projection.shape.local_n == (32 // gpus + 2 * max(1, 8 // gpus)) * 128
+
+
+def test_deepseek_v3_has_a_shared_expert_that_every_token_passes():
+    kernels = block("deepseek-v3", tokens=512)
+    work = kernels[-1].work
+    assert (work.shape.experts, work.shape.topk, work.shape.shared_experts) == (256, 8, 1)
+    without = replace(work, shape=replace(work.shape, shared_experts=0))
+    with_it, less = (kernel_times_ps(B200, one, GRANULE)[0] for one in (work, without))
+    assert with_it - less > 15e6
+    assert block("dit-moe", tokens=512)[-1].work.shape.shared_experts == 0
 
 
 def test_an_empty_block_takes_no_time():

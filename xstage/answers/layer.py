@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError, XstageError
 from ..sim.units import PS_PER_US
-from ..terminal.counted_progress import Report, unreported
 from ..terminal.output import parts_html, table
+from ..terminal.progress import Progress, silent
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from ..sim.layers import BlockTime
+    from ..sim.machine import Machine
 
 MACHINE, GPUS = "hgx-b200", 8
-GRANULE_BYTES = 8192
-"""Of the simulated kernels: whole kernels are less sensitive to it than bursts (docs/model.md)."""
+COARSEST_GRANULE = 8192
+"""Bytes; whole kernels are less sensitive to the granule than bursts (docs/model.md)."""
+USED_CAPACITY = 0.95
+"""Least share of the stage's room that whole granules fill."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,13 +136,13 @@ def layer(
     policies: Sequence[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
     seed: int = 0,
-    progress: Report = unreported,
+    progress: Progress = silent,
 ) -> Layer:
     """Simulate one block of a model under each of `policies`, by default all of them.
 
     `tokens` replaces the model's usual length; `overrides` numbers of the machine by dotted path. A policy that the machine
-    or the shape does not allow becomes a row with its error. Raises `InputError` for an unknown model, machine or policy,
-    and where no policy runs.
+    or the shape does not allow becomes a row with its error. Raises `InputError` for an unknown model, machine or policy, a
+    policy that is given twice, none at all, and where no policy runs.
     """
     from ..scenarios.attention_models import attention_model
     from ..scenarios.layers import block, block_policies
@@ -147,17 +150,14 @@ def layer(
     from ..sim.layers import Work, simulate_block
 
     started = time.perf_counter()
-    allowed = block_policies(model)
-    for name in policies or ():
-        if name not in allowed:
-            raise InputError("is unknown", field="policies", value=name, allowed=allowed)
+    names = _chosen(policies, block_policies(model))
     for field, value in (("gpus", gpus), ("tokens", tokens)):
         if value is not None and value < 1:
             raise InputError("must be at least 1", field=field, value=value)
     loaded = load_machine(machine, overrides, "--set ")
     known: dict[Work, tuple[int, int]] = {}
-    names, runs = list(policies or allowed), []
-    granule = min(GRANULE_BYTES, loaded.stage.capacity_sm.value)
+    runs: list[LayerRun] = []
+    granule = _granule_bytes(loaded)
     for done, name in enumerate(names):
         progress(done, len(names))
         try:
@@ -170,6 +170,30 @@ def layer(
     progress(len(names), len(names))
     length = attention_model(model).tokens if tokens is None else tokens
     return Layer(model, loaded.name, gpus, length, seed, tuple(runs), {"wall_s": time.perf_counter() - started})
+
+
+def _chosen(policies: Sequence[str] | None, allowed: Sequence[str]) -> list[str]:
+    names = list(allowed if policies is None else policies)
+    for name in names:
+        if name not in allowed:
+            raise InputError("is unknown", field="policies", value=name, allowed=allowed)
+        if names.count(name) > 1:
+            raise InputError("is given twice", field="policies", value=name)
+    if not names:
+        raise InputError("names no policy", field="policies", allowed=allowed)
+    return names
+
+
+def _granule_bytes(machine: Machine) -> int:
+    """The coarsest power of two that fills the stage well enough, or the machine's own granule if that is coarser.
+
+    With 30 KiB of an SM it is 2 KiB. 8 KiB would leave 6 KiB empty, and stores would stall that do not.
+    """
+    rooms = (machine.stage.capacity_sm.value, machine.stage.capacity_gpu.value)
+    granule = COARSEST_GRANULE
+    while any(room // granule * granule < USED_CAPACITY * room for room in rooms):
+        granule //= 2
+    return max(granule, machine.granule_bytes)
 
 
 def layer_parts(done: Layer) -> list[Any]:

@@ -28,6 +28,7 @@ from ...program_builder import ProgramBuilder, Seat
 from ..launch import starts_by_rank
 from ..op_variants import OpVariants, op_variants, runs_by_seat
 from ..size_limit import check_ops
+from ..store_parts import store_parts
 from .cost import AttentionCosts, attention_flops, family_of, tile_times
 from .order import Ints, owner_bytes, tile_order
 from .shape import ELEMENT_BYTES, Attention, Policy
@@ -246,20 +247,25 @@ class _Schedule:
         peers = (rank + 1 + np.arange(shape.ranks - 1)) % shape.ranks
         share = shape.local_tokens * shape.output_dim * ELEMENT_BYTES  # of one head, to one peer
         heads = shape.batch * shape.local_heads
-        row = builder.destination({int(gpu): share for gpu in peers})
-        store = {
-            "kind": STORE,
-            "target": row,
-            "bytes": share * len(peers),
-            "duration_ps": _time_ps(share * len(peers), terms["a2a_kbs"]),
-            "counter": self.arrived,
-            "stride": 1,
-        }
+        sizes = store_parts(share, len(peers))
+        rows = {size: builder.destination({int(gpu): size for gpu in peers}) for size in dict.fromkeys(sizes)}
+        stores = [
+            {
+                "kind": STORE,
+                "target": rows[size],
+                "bytes": size * len(peers),
+                "duration_ps": _time_ps(size * len(peers), terms["a2a_kbs"]),
+                "counter": self.arrived,
+                "stride": 1,
+            }
+            for size in sizes
+        ]
+        arrivals = len(stores) * heads * len(peers)
         phases: dict[str, list[dict[str, Any]]] = {
             "join": [{"kind": WAIT, "counter": done, "count": tiles}],
             "launch": [{"kind": COMPUTE, "duration_ps": terms["launch_ps"]}],
             "permute": [{"kind": COMPUTE, "duration_ps": _permute_ps(shape, terms["permute_kbs"])}],
-            "a2a": [*[store] * heads, {"kind": WAIT, "counter": self.arrived + rank, "count": heads * len(peers)}],
+            "a2a": [*stores * heads, {"kind": WAIT, "counter": self.arrived + rank, "count": arrivals}],
         }
         tasks = [builder.tasks(builder.op_list(ops), 1, phase=phase) for phase, ops in phases.items()]
         builder.groups(gpu=rank, plan=builder.plan(repeat=[builder.queue(tasks)]), seats=[Seat("comm")])

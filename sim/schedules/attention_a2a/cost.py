@@ -4,13 +4,13 @@
     tile     = max( steps * step + exposed * overlap * shorter + (Q in, O out) at one SM's share of HBM,
                     Q, O and the tile's share of its head's K and V, each once, at one SM's share of HBM )
 
-with MMA = 2 bm bn (d + d_v) FLOPs at one SM's share of the peak, softmax = bm bn elements at the machine's rate. `overlap`
-is how much of the shorter of the two a KV step hides: the two warp groups of FA3 take turns and hide part of it, the
-softmax warps of FA4 run beside the MMA warp. `exposed` counts steps in which it is not hidden at all. In FA3 those are the
-steps on the diagonal of a causal mask. In FA4 the softmax warps mask while the MMA warp goes on; but a CTA that runs one
-tile (contract `exit`) fills its pipeline with the first half of a step and drains it with the last: half a step of two
-tiles that take turns, a whole one of a single tile. Such a CTA also takes `cta_start` before its first MMA, and has to
-stay for its store, which is then what O costs and is not counted twice.
+with MMA = 2 bm bn (d + d_v) FLOPs at one SM's share of the peak, d and d_v as the kernel pads them (what is moved is not
+padded), softmax = bm bn elements at the machine's rate. `overlap` is how much of the shorter of the two a KV step hides: the
+two warp groups of FA3 take turns and hide part of it, the softmax warps of FA4 run beside the MMA warp. `exposed` counts
+steps in which it is not hidden at all. In FA3 those are the steps on the diagonal of a causal mask. In FA4 the softmax warps
+mask while the MMA warp goes on; but a CTA that runs one tile (contract `exit`) fills its pipeline with the first half of a
+step and drains it with the last: half a step of two tiles that take turns, a whole one of a single tile. Such a CTA also
+takes `cta_start` before its first MMA, and has to stay for its store, which is then what O costs and is not counted twice.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def crossover_tokens(flops_per_s: float, drain_kbs: float, ranks: int) -> float:
 def _step_us(costs: AttentionCosts, tile: Tile, shape: Attention) -> tuple[float, float]:
     """One KV step, and the shorter of its MMA and softmax times."""
     elements = tile.block_m * tile.block_n
-    mma = 2 * elements * (shape.head_dim + shape.output_dim) / costs.mma_flops_per_us
+    mma = 2 * elements * (tile.head_dim + tile.value_dim) / costs.mma_flops_per_us
     softmax = elements / (costs.softmax_per_us * tile.softmax_share)
     kv_bytes = tile.block_n * (shape.head_dim + shape.output_dim) * shape.input_bytes
     load = kv_bytes / tile.multicast / costs.l2_bytes_per_us

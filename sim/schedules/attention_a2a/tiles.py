@@ -7,10 +7,10 @@ costs. The store frees the staging buffer when it has read it out, which is when
     early    the buffer lies over an input stage that the next tile needs after `resume_steps` KV steps
     exit     one CTA for each tile: a slow store keeps the CTA on the SM, and its successor waits
 
-Sources: https://github.com/Dao-AILab/flash-attention, hopper/tile_size.h, hopper/epilogue_fwd.hpp, hopper/tile_scheduler.hpp
-(FA3) and flash_attn/cute/flash_fwd_sm100.py, sm100_hd256_2cta_fmha_forward.py, interface.py, tile_scheduler.py (FA4), read
-at commits 0251105a, 001e2737 and 01fc7d1a. `portable` is the kernel of this project (attention_a2a.cu in
-hw_validate/cuda/kernels).
+Sources: https://github.com/Dao-AILab/flash-attention, hopper/tile_size.h, hopper/flash_api.cpp, hopper/epilogue_fwd.hpp,
+hopper/tile_scheduler.hpp (FA3) and flash_attn/cute/flash_fwd_sm100.py, sm100_hd256_2cta_fmha_forward.py, interface.py,
+tile_scheduler.py (FA4), read at commits 0251105a, 001e2737 and 01fc7d1a. `portable` is the kernel of this project
+(attention_a2a.cu in hw_validate/cuda/kernels).
 
     >>> tile_of("fa3", 128, 128, causal=False, tokens=8192).block_n
     176
@@ -45,7 +45,11 @@ _FA3_WIDE_VALUES = {(64, 256): (128, 96), (64, 512): (64, 64), (192, 128): (128,
 _FA3_FP8_BLOCKS = {64: (192, 160), 96: (192, 128), 128: (128, 224), 192: (128, 160), 256: (128, 128)}  # masked or not
 _FA4_HEAD_DIMS = (64, 96, 128, 192, 256)
 _FA4_PAIRED = (128, 192)
-"""Head dims for which pairs of CTAs share K and V, if values have 128 columns and nothing is masked."""
+"""Padded head dims for which pairs of CTAs share K and V, if values have 128 columns and nothing is masked."""
+_FA4_MULTIPLE = 16
+"""FA4 pads head dims to a multiple of it, one k-step of the MMA."""
+_FA4_WIDEST_VALUES = 128
+"""Beside keys of at most as many columns; values of wider heads are no wider than these."""
 _PORTABLE_BLOCKS = {64: (128, 64), 128: (128, 64)}  # head dim: (block_m, block_n)
 
 
@@ -57,6 +61,7 @@ class Tile:
     `block_n`. `multicast` CTAs, a cluster, share each load of K and V and take m-blocks side by side. `l2_section` is how
     many bytes of K and V the scheduler keeps in L2 before it goes on to other heads; 0 where heads run one after the other.
     `softmax_share` is how many of the softmax warps there are that the machine's rate of softmax is that of.
+    The MMA computes `head_dim` columns of Q and K and `value_dim` of V, valid or not; none but the valid ones are moved.
     """
 
     block_m: int
@@ -67,6 +72,8 @@ class Tile:
     multicast: int
     longest_first: bool
     l2_section: int
+    head_dim: int
+    value_dim: int
     softmax_share: float = 1.0
 
     @property
@@ -86,11 +93,12 @@ class Tile:
 def tile_of(
     family: Family, head_dim: int, value_dim: int, *, causal: bool, tokens: int, inputs: Inputs = "bf16"
 ) -> Tile:
-    """The tile that the family's kernel takes. Head dims between those of the table are padded to the next one.
+    """The tile that the family's kernel takes. Head dims between those of the table are padded to the next one, in FA4 to
+    a multiple of 16.
 
     Not modelled: paged, local and split variants, the transposition of V inside FP8 kernels, FP8 in FA4. Where tiles are
     handed out, the CTAs of a pair are taken one by one.
-    Raises `InputError` if the family is unknown or has no kernel for the head dim.
+    Raises `InputError` if the family is unknown or has no kernel for the head dim, or none for these values beside it.
     """
     if family not in get_args(Family):
         raise InputError("is unknown", field="family", value=family, allowed=get_args(Family))
@@ -100,13 +108,30 @@ def tile_of(
         raise InputError(f"has no {family} kernel here", field="head_dim", value=head_dim, allowed=f"1 to {max(known)}")
     if inputs == "fp8" and family != "fa3":
         raise InputError(f"has no {family} kernel here", field="inputs", value=inputs, allowed="bf16")
+    size = fitting[0]
+    values = _value_dims(family, size)
+    if value_dim > values[-1]:
+        allowed = f"1 to {values[-1]} for head_dim {head_dim}"
+        raise InputError(f"has no {family} kernel here", field="value_dim", value=value_dim, allowed=allowed)
+    value_size = next(columns for columns in values if columns >= value_dim)
     if family == "portable":
-        return _portable(fitting[0], causal)
+        return _portable(size, value_size, causal)
     if family == "fa3":
-        return _fa3(fitting[0], value_dim, causal, tokens, inputs == "fp8")
-    if fitting[0] == 256:
-        return _fa4_256(value_dim)
-    return _fa4(fitting[0], value_dim, causal, tokens)
+        return _fa3(size, value_size, causal, tokens, inputs == "fp8")
+    if size == 256:
+        return _fa4_256(head_dim, value_dim)
+    return _fa4(_fa4_padded(head_dim), _fa4_padded(value_dim), causal, tokens)
+
+
+def _value_dims(family: Family, head_dim: int) -> tuple[int, ...]:
+    """Columns of V that the family has kernels for beside a head dim of its table, narrowest first."""
+    if family == "fa3":
+        return tuple(sorted([head_dim, *(values for keys, values in _FA3_WIDE_VALUES if keys == head_dim)]))
+    return (max(head_dim, _FA4_WIDEST_VALUES),) if family == "fa4" else tuple(_PORTABLE_BLOCKS)
+
+
+def _fa4_padded(columns: int) -> int:
+    return -(-columns // _FA4_MULTIPLE) * _FA4_MULTIPLE
 
 
 def _fa3(head_dim: int, value_dim: int, causal: bool, tokens: int, fp8: bool) -> Tile:
@@ -123,26 +148,30 @@ def _fa3(head_dim: int, value_dim: int, causal: bool, tokens: int, fp8: bool) ->
         multicast=2 if head_dim >= 128 and not causal and even_tiles and not fp8 else 1,
         longest_first=causal,
         l2_section=32 * MIB if causal else 0,
+        head_dim=head_dim,
+        value_dim=value_dim,
     )
 
 
 def _fa4(head_dim: int, value_dim: int, causal: bool, tokens: int) -> Tile:
     """Two tiles of 128 rows that take turns. With head dim 192 the output lies over Q, and no CTA is persistent."""
     stores = 2 if tokens > 128 else 1
-    paired = head_dim in _FA4_PAIRED and 112 < value_dim <= 128 and not causal and tokens > 256
+    paired = head_dim in _FA4_PAIRED and value_dim == 128 and not causal and tokens > 256
     return Tile(
         block_m=128 * stores,
         block_n=128,
         stores=stores,
-        contract="exit" if causal or head_dim == 192 else "late",
+        contract="exit" if causal or head_dim > 128 else "late",
         resume_steps=0.0,
         multicast=2 if paired else 1,
         longest_first=causal,
         l2_section=50 * MIB if causal else 0,
+        head_dim=head_dim,
+        value_dim=value_dim,
     )
 
 
-def _fa4_256(value_dim: int) -> Tile:
+def _fa4_256(head_dim: int, value_dim: int) -> Tile:
     """A kernel of its own: pairs of CTAs, masked or not, each with one tile of 128 rows and 4 softmax warps, not 8."""
     if value_dim <= 192:
         raise InputError("has no fa4 kernel here", field="value_dim", value=value_dim, allowed="that of the queries")
@@ -155,11 +184,13 @@ def _fa4_256(value_dim: int) -> Tile:
         multicast=2,
         longest_first=False,
         l2_section=0,
+        head_dim=_fa4_padded(head_dim),
+        value_dim=_fa4_padded(value_dim),
         softmax_share=0.5,
     )
 
 
-def _portable(head_dim: int, causal: bool) -> Tile:
+def _portable(head_dim: int, value_dim: int, causal: bool) -> Tile:
     """Persistent; Q of the next tile comes to the second of two buffers, in which its output will stand."""
     block_m, block_n = _PORTABLE_BLOCKS[head_dim]
     return Tile(
@@ -171,4 +202,6 @@ def _portable(head_dim: int, causal: bool) -> Tile:
         multicast=1,
         longest_first=causal,
         l2_section=32 * MIB if causal else 0,
+        head_dim=head_dim,
+        value_dim=value_dim,
     )

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InputError
 from ...program import COMPUTE, SIGNAL, STORE, WAIT
 from ...program_builder import Seat
+from ..store_parts import store_parts
 from .gemm import Gemm
 from .shape import Policy
 
 if TYPE_CHECKING:
     from ...machine import Machine
-
-MOST_BYTES = 2**30
-"""Of one STORE."""
 
 
 def add_collective(
@@ -37,14 +35,16 @@ def add_collective(
     builder, ranks = gemm.builder, gemm.shape.ranks
     launch_ps, rate_kbs = serial_terms(gemm.machine, policy, in_switch)
     peers = [(rank + step) % ranks for step in range(1, ranks)]
-    parts = -(-share * len(peers) // MOST_BYTES)
-    sizes = [share // parts + (part < share % parts) for part in range(parts)]
+    sizes = store_parts(share, len(peers))
+    rows = {
+        size: builder.destination(dict.fromkeys(peers, size), in_switch and size > 0) for size in dict.fromkeys(sizes)
+    }
     bus_rounds, copies = (rounds, 1) if in_switch else (1, len(peers))
     rounds = 1 if in_switch else rounds
     stores: list[dict[str, Any]] = [
         {
             "kind": STORE,
-            "target": builder.destination(dict.fromkeys(peers, size), in_switch and size > 0),
+            "target": rows[size],
             "bytes": size * copies,
             "duration_ps": -(-size * len(peers) * bus_rounds * 10**9 // rate_kbs),
             "counter": arrived,
@@ -55,7 +55,7 @@ def add_collective(
     waits = [{"kind": WAIT, "counter": after[0], "count": after[1]}] if after else []
     exchange: list[dict[str, Any]] = []
     for turn in range(1, rounds + 1):
-        exchange += [*stores, {"kind": WAIT, "counter": arrived + rank, "count": turn * parts * len(peers)}]
+        exchange += [*stores, {"kind": WAIT, "counter": arrived + rank, "count": turn * len(sizes) * len(peers)}]
     if before is not None:
         exchange += [{"kind": COMPUTE, "duration_ps": gemm.launch_ps}, {"kind": SIGNAL, "counter": before, "count": 1}]
     launch = [{"kind": COMPUTE, "duration_ps": launch_ps}]

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import InputError
 from ...program import NO_COUNTER, NO_QUEUE, UNTIL_EXHAUSTED
 from ...program_builder import ProgramBuilder, Seat
 from ..op_variants import op_variants, runs_by_seat
+from ..store_parts import MOST_BYTES
 from .collective import add_collective
 from .gemm import Gemm, Ints
 from .shape import ELEMENT_BYTES, Policy, TensorParallel
@@ -59,6 +61,7 @@ class Gather:
         """The rank's rows to its peers, by a copy engine or by the reserved SMs."""
         builder, machine = self.builder, self.gemm.machine
         block, size, store = self._once_for_all(rank) if self.multicast else self._to_one_after_the_other(rank)
+        self._check_store(size)
         sm = self.gemm.sms + np.arange(max(1, self.policy.reserved_sms))
         if self.how != "reserved_sms":  # the copy engine is no SM: it issues as fast as the network drains
             store["duration_ps"] = -(-size * 10**9 // machine.drain_kbs("peer", self.ranks))
@@ -69,6 +72,13 @@ class Gather:
         builder.groups(
             gpu=np.full(len(sm), rank), plan=plan, seats=[Seat(role, sm=sm, start_ps=self.gemm.start_ps(rank))]
         )
+
+    def _check_store(self, size: Ints) -> None:
+        """One STORE takes the rows of a block whole."""
+        if size.max(initial=0) > MOST_BYTES:
+            most = MOST_BYTES // (int(self.rows.max()) * ELEMENT_BYTES)
+            allowed = f"1 to {most} for blocks of {int(self.rows.max())} rows"
+            raise InputError("makes rows too long for one store", field="k", value=self.shape.k, allowed=allowed)
 
     def _to_one_after_the_other(self, rank: int) -> tuple[Ints, Ints, dict[str, Any]]:
         """Block, bytes and stores of a rank's rows for each peer.

@@ -14,6 +14,11 @@ PolicyName = Literal["compute_only", "serial", "fused", "reserved_sms", "reshape
 
 ELEMENT_BYTES = 2
 
+MOST_SUMS = 2**16
+"""FP32 sums of a tile that fit into an SM: its registers have 256 KiB, and so has TMEM."""
+MOST_K = 2**31
+"""Far beyond any model, and low enough for times and sizes of 64 bits."""
+
 
 @dataclass(frozen=True)
 class TensorParallel:
@@ -31,7 +36,7 @@ class TensorParallel:
               one_shot   every rank multicasts its partial result, and each adds up all of them (Lamport)
 
     Tiles are block_m x block_n in steps of block_k, on at most `grid` SMs (all if left out). Raises `InputError` unless the
-    ranks divide what is shared out.
+    ranks divide what is shared out, and the sums of a tile fit into an SM.
     """
 
     operation: Operation
@@ -52,6 +57,11 @@ class TensorParallel:
         for name in ("m", "n", "k", "ranks", "block_m", "block_n", "block_k"):
             if getattr(self, name) < 1:
                 raise InputError("must be at least 1", field=name, value=getattr(self, name))
+        if self.block_m * self.block_n > MOST_SUMS:
+            value, allowed = f"{self.block_m} x {self.block_n}", f"at most {MOST_SUMS} sums, as many as an SM holds"
+            raise InputError("is too large a tile", field="block_m x block_n", value=value, allowed=allowed)
+        if self.k > MOST_K:
+            raise InputError("is too large", field="k", value=self.k, allowed=f"1 to {MOST_K}")
         if self.grid is not None and self.grid < 1:
             raise InputError("must be at least 1", field="grid", value=self.grid)
         shared = {"gemm_rs": ("m", "k"), "ag_gemm": ("m", "n"), "gemm_ar": ("k",)}[self.operation]

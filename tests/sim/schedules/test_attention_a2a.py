@@ -328,6 +328,42 @@ def test_a_collective_of_its_own_joins_launches_and_sends_as_tasks_of_their_own(
     assert spans["join"] > spans["launch"]
 
 
+# --- padded head dims
+
+
+def alone_ps(machine, head_dim, value_dim=None):
+    shape = Attention(2048, 6, head_dim, value_dim=value_dim)
+    return run(machine, shape, Policy("compute_only"), trace="off").makespan_ps
+
+
+def test_fa3_computes_the_padded_head_dim():
+    """64, 96, 128, 192 and 256 columns (`round_up_headdim` of hopper/flash_api.cpp): within a class only Q and O differ."""
+    times = {dim: alone_ps(H100, dim) for dim in (40, 64, 65, 96, 97, 128, 129, 192, 193, 256)}
+    assert list(times.values()) == sorted(times.values())
+    for narrow, padded in ((40, 64), (65, 96), (97, 128), (129, 192), (193, 256)):
+        assert times[narrow] == pytest.approx(times[padded], rel=0.04)
+    assert times[65] > 1.15 * times[64]
+
+
+def test_fa3_pads_values_to_a_kernel_that_there_is_beside_the_keys():
+    assert alone_ps(H100, 192, 100) == pytest.approx(alone_ps(H100, 192, 128), rel=0.01)
+    beside_64 = [Attention(2048, 6, 64, value_dim=dim).tile("fa3") for dim in (40, 72, 300)]
+    assert [(tile.block_m, tile.block_n, tile.value_dim) for tile in beside_64] == [
+        (192, 192, 64),
+        (128, 96, 256),
+        (64, 64, 512),
+    ]
+
+
+def test_fa4_pads_head_dims_to_a_multiple_of_16():
+    dims = (100, 112, 113, 128)
+    tiles = [Attention(2048, 6, dim).tile("fa4") for dim in dims]
+    assert [(tile.head_dim, tile.value_dim) for tile in tiles] == [(112, 112), (112, 112), (128, 128), (128, 128)]
+    assert [tile.multicast for tile in tiles] == [1, 1, 2, 2]  # pairs of CTAs only with 128 columns
+    times = [alone_ps(B200, dim) for dim in dims]
+    assert times == sorted(times)
+
+
 # --- refusals
 
 
@@ -376,8 +412,39 @@ def test_policies_that_mean_nothing_are_refused():
         tile_of("fa3", 512, 512, causal=False, tokens=1024)
 
 
+@pytest.mark.parametrize(
+    "family, head_dim, most", [("fa3", 64, 512), ("fa3", 128, 128), ("fa4", 64, 128), ("fa4", 256, 256)]
+)
+@pytest.mark.parametrize("value_dim", [513, 10**12, 10**30])
+def test_values_wider_than_a_kernel_are_refused(family, head_dim, most, value_dim):
+    said = rf"value_dim = {value_dim}: has no {family} kernel here \(allowed: 1 to {most} for head_dim {head_dim}\)"
+    with pytest.raises(InputError, match=said):
+        build(MACHINE[family], Attention(1024, 6, head_dim, value_dim=value_dim), Policy())
+
+
+def test_an_all_to_all_of_very_long_sequences_takes_several_stores():
+    """One store is at most 2 GiB; a rank of two sends 4 GiB for each of its heads."""
+    shape = Attention(2**24, 2, 256, 2)
+    program = build(H100, shape, Policy("serial"))
+    task = np.flatnonzero(program.tasks["phase"] == program.phases.index("a2a"))[0]
+    run = program.runs[program.tasks["first_run"][task]]
+    ops = program.ops[run["first_op"] : run["first_op"] + run["n_ops"]]
+    assert ops["bytes"].sum() == shape.output_bytes_sent
+    assert len(ops) == 4 + 1
+    assert ops["count"][-1] == 4
+
+
 @pytest.mark.parametrize("size", [{"tokens": 8 * 10**15}, {"batch": 10**15}, {"tokens": 8 * 10**30}])
 def test_more_tiles_than_can_be_written_down_are_refused_before_any_table_is_made(size):
     shape = Attention(**{"tokens": 8192, "heads": 8, "ranks": 8} | size)
     with pytest.raises(InputError, match=r"tokens x heads x batch = .*: makes too many ops"):
         build(H100, shape, Policy("piggyback"))
+
+
+def test_query_heads_of_a_rank_share_the_keys_and_values_that_it_has():
+    """16 query heads and 2 K and V heads on 8 ranks: each rank reads one K and V head for two query heads, not for eight."""
+    machine, tokens, batch = load_machine("hgx-h100", {"compute.hbm_rate": "300 GB/s"}), 128, 512
+    shape = Attention(tokens, 16, 128, ranks=8, batch=batch, kv_heads=2)
+    took = simulate(build(machine, shape, Policy("compute_only")), machine.fabric(8), trace="off").makespan_ps
+    moved = 2 * batch * tokens * 128 * (2 * 2 + 2 * 1)
+    assert took >= moved * 1e9 / machine.compute.hbm_rate.value

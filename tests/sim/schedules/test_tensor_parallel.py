@@ -333,6 +333,10 @@ def test_everybody_waits_for_a_late_rank_where_sums_or_rows_are_shared(operation
         ({"k": 1001}, "k = 1001: cannot be shared out evenly"),
         ({"n": 0}, "n = 0: must be at least 1"),
         ({"grid": 0}, "grid = 0: must be at least 1"),
+        ({"k": 8 * 10**12}, r"k = 8000000000000: is too large \(allowed: 1 to 2147483648\)"),
+        ({"k": 8 * 10**30}, "k = 8000000000000000000000000000000: is too large"),
+        ({"block_m": 512}, r"block_m x block_n = '512 x 256': is too large a tile \(allowed: at most 65536 sums"),
+        ({"block_n": 10**30}, "block_m x block_n = .*: is too large a tile"),
     ],
 )
 def test_shapes_that_make_no_sense_are_refused(change, said):
@@ -357,6 +361,20 @@ def test_policies_and_machines_that_do_not_fit_are_refused():
         build(H100, TensorParallel("gemm_rs", 1152, 1152, 1152, 9), Policy())
 
 
+def test_rows_too_long_for_one_store_are_refused_by_name():
+    shape = TensorParallel("ag_gemm", 1024, 1024, 2**23, 4)
+    said = r"k = 8388608: makes rows too long for one store \(allowed: 1 to 4194304 for blocks of 128 rows\)"
+    with pytest.raises(InputError, match=said):
+        build(H100, shape, Policy("fused"))
+    longest = build(H100, replace(shape, k=2**22), Policy("fused"))
+    assert longest.ops["bytes"].max() == 2**30
+
+
+def test_a_collective_of_more_stores_than_can_be_written_down_is_refused():
+    with pytest.raises(InputError, match=r"bytes of the collective = .*: makes too many ops"):
+        build(H100, TensorParallel("ag_gemm", 8 * 10**7, 1024, 2**31, 8), Policy("serial"))
+
+
 def test_an_odd_number_of_everything_still_adds_up():
     """Every tile of a two-shot AllReduce gets P contributions and goes out to P - 1 ranks."""
     shape = TensorParallel("gemm_ar", 333, 777, 3 * 65, 3, "two_shot")
@@ -377,3 +395,48 @@ def test_more_pieces_than_can_be_written_down_are_refused_before_any_table_is_ma
     shape = TensorParallel("gemm_rs", 8192, 8192, 1024, 8)
     with pytest.raises(InputError, match=r"pieces = 1000000: makes too many ops"):
         build(H100, shape, Policy("reshaped", pieces=10**6))
+
+
+@pytest.mark.parametrize(
+    "operation, algorithm, longer",
+    [("gemm_rs", "two_shot", 2.0), ("gemm_ar", "two_shot", 1.5), ("gemm_ar", "one_shot", 1.0)],
+)
+def test_stores_that_add_take_the_receiver_longer_and_no_others(operation, algorithm, longer):
+    """Contributions to a sum do, at half the rate; sums that an owner stores to everybody, and Lamport's copies, do not."""
+    shape, half = TensorParallel(operation, 1024, 512, 1024, 4, algorithm), {"interconnect.reduce_efficiency": 0.5}
+    busy = [
+        run(shape, Policy("fused"), machine, trace="off").outcome.ports["busy_ps"][4:8].sum()
+        for machine in (small(), small(**half))
+    ]
+    assert busy[1] / busy[0] == pytest.approx(longer, rel=0.01)
+
+
+@pytest.mark.parametrize("pieces", [2, 4])
+def test_pieces_of_a_store_begin_evenly_over_the_next_main_loop(pieces):
+    machine = small(**{"interconnect.drain_rate": "4000 GB/s"})
+    shape = TensorParallel("gemm_rs", 3 * SMS * 128, 256, 4 * 2048, 4)
+    ops = run(shape, Policy("reshaped", pieces=pieces), machine).ops()
+    stores = ops[(ops.role == "store") & (ops.kind == "store") & (ops.gpu == 0) & (ops.sm == 0)]
+    first = stores[stores.task == stores.task.iloc[0]].start_us.to_numpy()
+    assert np.diff(first) == pytest.approx(TileTime.of(machine, shape).main / 1e6 / pieces, rel=0.01)
+
+
+def test_a_copy_engine_is_as_fast_as_the_link_to_one_peer():
+    """Not as fast as all links together, though it serves every peer in turn."""
+    machine = small(
+        **{"interconnect.kind": "direct", "interconnect.drain_rate": None, "interconnect.link_rate": "50 GB/s"}
+    )
+    spans = run(TensorParallel("ag_gemm", 1024, 1024, 1024, 4), Policy("fused"), machine).spans()
+    gathers = spans[spans.phase == "gather"]
+    rate = machine.drain_kbs("peer", 4) / 1e3  # bytes a us
+    assert gathers.span_us.min() >= 0.999 * 128 * 1024 * 2 / rate
+
+
+def test_a_gemm_behind_a_gather_of_its_own_is_launched_after_it():
+    machine = small(**{"compute.kernel_launch": "50 us"})
+    shape = TensorParallel("ag_gemm", 4 * SMS * 128, 4 * 1024, 1024, 4)
+    alone = run(shape, Policy("compute_only"), machine, trace="off").outcome.lanes_end_ps
+    serial = run(
+        shape, Policy("serial", collective_kbs=300_000_000, launch_ps=0), machine, trace="off"
+    ).outcome.lanes_end_ps
+    assert serial == pytest.approx(alone + shape.bytes_sent / 300e9 * 1e12, abs=2e6)
