@@ -192,12 +192,12 @@ def _routed_rows(case: MegaMoeCase) -> int:
     return case.shape.ranks * case.shape.tokens * case.shape.topk
 
 
-@lru_cache(maxsize=8)
 def routing_key(shape: megamoe.MegaMoe) -> tuple[int, int, int, int]:
     """What the routing of a call is drawn for: calls that have it in common share the draw."""
     return shape.ranks, shape.tokens, shape.topk, shape.experts
 
 
+@lru_cache(maxsize=8)
 def _random_scores(ranks: int, tokens: int, topk: int, experts: int) -> Routing:
     return balanced(ranks, tokens, topk, experts, np.random.default_rng(SEED))
 

@@ -184,3 +184,26 @@ def test_a_task_that_another_lane_took_is_still_the_same_op():
 def test_waits_are_summed_over_ops():
     found = compare(two_lanes((0.0, 0.0), waits=(0.0, 1.0)), two_lanes((0.0, 0.0), waits=(0.25, 1.0)))
     assert (found.simulated_wait_us, found.measured_wait_us) == (1.0, 1.25)
+
+
+def test_each_number_of_a_summary_is_what_its_name_says():
+    """Errors of -20, -10, 10, 30 and 60 %; the last two programs stall for more than a fifth of their time."""
+    off, stalls = (-0.2, -0.1, 0.1, 0.3, 0.6), (0.0, 0.0, 0.0, 1.0, 1.5)
+    programs = [
+        compare(table((1 + e, 2 + 2 * e), stall_us=(0.0, s)), table((1.0, 2.0)))
+        for e, s in zip(off, stalls, strict=True)
+    ]
+    summary = summarise(programs)
+    assert summary.median_abs_error_pct == pytest.approx(20)
+    assert summary.p90_abs_error_pct == pytest.approx(48)  # six tenths of the way from 30 to 60
+    assert summary.stalled_median_abs_error_pct == pytest.approx(45)
+    assert summary.makespan_median_abs_error_pct == pytest.approx(12)  # three fifths of a makespan are stores
+    assert summary.op_median_abs_error_pct == pytest.approx(20)
+    assert summary.stall_mean_abs_error_ns == pytest.approx((4 * 250 + 500) / 5)
+
+
+def test_stall_of_lanes_that_share_a_port_is_what_their_stores_take_beyond_t_iss0():
+    simulated = two_lanes((0.0, 0.0), waits=(0.0, 1.0))
+    measured = two_lanes((0.0, 0.0), issue=1.5, waits=(0.0, 1.5))
+    result = compare(simulated, measured)
+    assert (result.simulated_stall_us, result.measured_stall_us) == (0.0, 1.0)

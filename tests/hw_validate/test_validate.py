@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from xstage.hw_validate import validate as module
+from xstage.hw_validate.compare import compare
 from xstage.hw_validate.measuring import MeasurementError
+from xstage.hw_validate.near_knee import excess_by_size
 from xstage.hw_validate.report import render
 from xstage.hw_validate.validate import calibrate, validate
 from xstage.scenarios.machine_files import load_machine
@@ -15,6 +17,7 @@ from xstage.sim.calibrate import NoLawError
 from xstage.sim.errors import InputError
 
 from .made_up_hardware import MadeUpHardware, made_up_machine
+from .test_compare import table
 
 
 @pytest.fixture
@@ -162,3 +165,15 @@ def test_this_computer_can_be_validated_or_says_why_not():
     for number in found.calibrated.calibration.as_dict()["intervals"].values():
         assert number[0] <= number[1]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("xstage lane")]
+
+
+def test_waits_of_a_schedule_are_off_by_simulated_over_measured(found):
+    longer = [replace(c, simulated_wait_us=1.5, measured_wait_us=1.0) for c in found.comparisons]
+    [row] = replace(found, comparisons=longer, schedules=["train"] * len(longer)).by_schedule()
+    assert row["wait_median_abs_error_pct"] == pytest.approx(50)
+
+
+def test_stores_that_are_simulated_to_stall_tell_nothing_about_the_law_below_the_knee(found):
+    one = compare(table(), table((1.0, 6.0)))  # the second of two small stores stalls
+    smallest = excess_by_size([one], found.calibrated)[0]
+    assert (smallest["stores"], smallest["excess_pct"]) == (1, pytest.approx(0))

@@ -56,3 +56,24 @@ def test_that_variant_is_refused_where_no_kernel_has_it():
 
 def test_equal_cases_are_equal_keys():
     assert {MOE, replace(MOE), replace(MOE, launches=1)} == {MOE, replace(MOE, launches=1)}
+
+
+def test_kernels_that_pack_read_and_write_their_bytes_once_each_behind_a_gap():
+    compute = B200.compute
+    packed = replace(ATTENTION, packs=3, bytes_packed=10**6)
+    expected_us = 3 * compute.kernel_gap.value / 1e6 + 2 * 10**6 / (
+        compute.hbm_rate.value / 1e3 * compute.hbm_efficiency.value
+    )
+    assert predict_us(B200, packed) - predict_us(B200, ATTENTION) == pytest.approx(expected_us)
+
+
+def test_the_roofline_of_a_slow_link_is_what_crosses_it():
+    """Of MegaMoE's rows those of other ranks; of a one-shot AllReduce the P - 1 copies that reach a rank."""
+    slow = load_machine("hgx-b200", {"interconnect.drain_rate": "1 GB/s"})
+    rate = slow.drain_kbs("all", 4) / 1e3
+    shape = MOE.shape
+    rows = 16 * 4 * 3 / 4 * (shape.pull_bytes + 2 * 1024)
+    assert roofline_us(slow, MOE) == pytest.approx(rows / rate)
+    reduce = tensor_parallel.TensorParallel("gemm_ar", 1024, 1024, 4096, 4, "one_shot")
+    found = roofline_us(slow, GemmCase(reduce, tensor_parallel.Policy("fused")))
+    assert found == pytest.approx(3 * 1024 * 1024 * 2 / rate)

@@ -105,3 +105,11 @@ def test_the_rank_that_does_most_stands_for_all():
 def test_the_port_of_a_degraded_link_stands_for_all():
     made = xs.run("uniform-all-to-all", overrides={"disturb.degraded_link": {"gpu": 3, "factor": 0.5}})
     assert roof(made, "egress")["where"] == "egress 3"
+
+
+def test_hbm_moves_weights_and_what_the_combine_reads_and_writes():
+    made = xs.run("megamoe-flash-skewed", overrides={"workload.tokens": 256})
+    moved = max(rank["hbm_weights"] + rank["hbm_combine"] for rank in made.program.meta["memory_bytes"])
+    [hbm] = [one for one in made.metrics["roofs"] if one["part"] == "HBM"]
+    assert hbm["amount"] == moved
+    assert hbm["least_us"] == pytest.approx(moved / (made.resolved.machine.compute.hbm_rate.value / 1e3))

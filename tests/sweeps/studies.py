@@ -31,8 +31,8 @@ LONG = FAST | {
 """60 points of the readable engine, some 50 ms each."""
 
 ENDLESS = FAST | {
-    "axes": {"workload.bursts": [1, 20_000, 2]},
-    "overrides": {"workload.producers": 100, "workload.burst": "8 KiB"},
+    "axes": {"workload.bursts": [1, 200_000, 2]},
+    "overrides": {"workload.producers": 10, "workload.burst": "8 KiB"},
 }
 """Three points, the second of which takes many minutes."""
 
