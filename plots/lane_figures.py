@@ -21,9 +21,7 @@ NAMES = {"l1": "l1: first GEMM of an expert", "l2": "l2: its second GEMM"}
 """Colours of phases that many figures show; others get one of `COLOURS` in order."""
 
 
-def lanes_figure(
-    data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", most_us: float | None = None, setting: str = ""
-) -> Figure:
+def lanes_figure(data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", setting: str = "") -> Figure:
     """When each lane computes, a bar a task in the colour of its phase, one panel a policy, on one time axis.
 
     `data`: columns policy, makespan_us, row (a lane, from 0), phase, start_us, end_us. What is white is waiting.
@@ -50,7 +48,7 @@ def lanes_figure(
             axes.tick_params(axis="y", length=0)
             axes.invert_yaxis()
             axes.grid(axis="y", visible=False)
-        panels[-1].set(xlim=(0, most_us or data["makespan_us"].max() * 1.01), xlabel="time, µs")
+        panels[-1].set(xlim=(0, data["makespan_us"].max() * 1.01), xlabel="time, µs")
         figure.supylabel(ylabel, fontsize="medium")
         handles: list[Artist] = [Patch(color=colour[phase], label=NAMES.get(phase, phase)) for phase in phases]
         handles.append(Line2D([], [], color=INK, linewidth=1.0, linestyle=DASHES, label="end"))

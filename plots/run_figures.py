@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .schedule_figures import CAUSE_COLOURS, OTHER_COLOURS
-from .style import BLUE, INK, MUTED, ORANGE, house_style, mark_x
+from .style import BLUE, DASHES, INK, MUTED, ORANGE, house_style, mark_x
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,9 +49,9 @@ def roles_figure(data: pd.DataFrame, makespan_us: float) -> Figure:
         axes.set_yticks(range(len(data)), list(data["role"]))
         axes.invert_yaxis()
         axes.set_xlim(0, 1.02 * max(makespan_us, float(left.max(initial=0.0))) or 1.0)
+        axes.axvline(makespan_us, color=INK, linewidth=1.0, linestyle=DASHES, label=f"makespan: {makespan_us:.1f} µs")
         axes.grid(axis="y", visible=False)
-        if left.any():
-            figure.legend(loc="outside lower center", ncols=3)
+        figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 

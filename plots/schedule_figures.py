@@ -58,8 +58,11 @@ def breakdown_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     """Stall, then waits by cause, of the lanes that compute on Tensor Cores or store: means, a panel a role, a bar a policy.
 
     Where there are no Tensor Cores, of every role. `setting` says what was simulated.
-    `data`: columns policy, role, what (busy, stall, wait, idle), cause, mean_us; see `breakdown` in sim/activity.py.
+    `data`: columns policy, role, what (busy, stall, wait, idle), cause, mean_us; see `breakdown` in sim/activity.py. With a
+    column makespan_us that stands beside each policy.
     """
+    if "makespan_us" in data:
+        data = data.assign(policy=[_ended(*end) for end in zip(data["policy"], data["makespan_us"], strict=True)])
     if data["role"].isin(TENSOR_ROLES).any():
         data = data[data["role"].isin((*TENSOR_ROLES, *STORING_ROLES))]
     still = data[data["what"].isin(("stall", "wait"))]
@@ -97,6 +100,10 @@ def _still_bars(axes: Axes, still: pd.DataFrame, policies: list[str]) -> None:
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, 1.04 * left.max() or 1.0)
+
+
+def _ended(policy: str, makespan_us: float) -> str:
+    return f"{policy}: {makespan_us:.0f} µs" if makespan_us >= 100 else f"{policy}: {makespan_us:.3g} µs"
 
 
 def _label(cause: str) -> str:
@@ -138,21 +145,18 @@ def waterfall_figure(data: pd.DataFrame, setting: str = "") -> Figure:
 def tune_figure(
     data: pd.DataFrame, policy: str, setting: str | None, knee: int | None, own_us: float | None, simulated: str = ""
 ) -> Figure:
-    """Makespan over one setting of a policy, with the knee marked; without a setting, the best of each policy.
+    """Makespan over one setting of a policy, with the knee marked. Without a setting, or with one that is on or off, the
+    best of each policy and of each value of that setting.
 
     `data`: columns policy, makespan_us, and one for the setting. `own_us` is the scenario as it is written,
     `simulated` says what that is.
     """
+    if setting is None or all(isinstance(value, (bool, np.bool_)) for value in data[setting].dropna()):
+        return _best_figure(data, policy, setting, own_us, simulated)
     with house_style():
         figure = Figure()
         say_setting(figure, simulated)
         axes = figure.add_subplot(ylabel="makespan, µs")
-        if setting is None:
-            best = data.groupby("policy", sort=False)["makespan_us"].min().dropna()
-            axes.bar(range(len(best)), best, color=BLUE, width=0.6)
-            axes.set_xticks(range(len(best)), list(best.index))
-            axes.set(title="The best of each policy", ylim=(0, None))
-            return figure
         mine = data[(data["policy"] == policy) & data[setting].notna() & data["makespan_us"].notna()]
         curve = mine.groupby(setting)["makespan_us"].min()
         axes.plot(curve.index.astype(float), curve, "o-", color=BLUE, linewidth=1.2, label=policy)
@@ -169,6 +173,33 @@ def tune_figure(
         if knee is not None:
             mark_x(axes, knee, rf"$D_\mathrm{{knee}}$ = {knee}", top=0.62)
         axes.legend(loc="best")
+    return figure
+
+
+def _best_figure(data: pd.DataFrame, policy: str, setting: str | None, own_us: float | None, simulated: str) -> Figure:
+    """A bar for the best of each policy, of `policy` one for each value of a setting that is on or off."""
+    named = data.assign(name=data["policy"])
+    if setting is not None:
+        told = data[setting].map({True: f"{policy}, with {setting}", False: f"{policy}, without {setting}"})
+        named["name"] = told.where(told.notna() & (data["policy"] == policy), data["policy"])
+    best = named.dropna(subset="makespan_us").groupby("name", sort=False)["makespan_us"].min()
+    with house_style():
+        figure = Figure(figsize=(5.4, 1.4 + 0.32 * len(best)))
+        say_setting(figure, simulated)
+        axes = figure.add_subplot(xlabel="makespan, µs", title="The best of each policy")
+        axes.barh(range(len(best)), best, color=[BLUE if time == best.min() else MUTED for time in best], height=0.7)
+        for row, time in enumerate(best):
+            axes.annotate(
+                f"{time:.1f}", (time, row), xytext=(4, 0), textcoords="offset points", va="center", fontsize="small",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+            )  # fmt: skip
+        axes.set_yticks(range(len(best)), list(best.index))
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_xlim(0, 1.16 * max([*best, own_us or 0.0]))
+        if own_us is not None:
+            axes.axvline(own_us, color=ORANGE, linewidth=1.2, linestyle=DASHES, label="as it is written", zorder=1)
+            figure.legend(loc="outside lower center")
     return figure
 
 

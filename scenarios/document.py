@@ -76,6 +76,8 @@ def read_text(file: FilePath | Traversable, encoding: str = "utf-8") -> str:
         return file.read_bytes().decode(encoding)
     except FileNotFoundError:
         raise InputError("no such file", file=name) from None
+    except IsADirectoryError:
+        raise InputError("is a folder, not a file", file=str(file)) from None
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", file=name) from None
     except OSError as error:

@@ -8,7 +8,7 @@ build_program(...) its Program and Fabric
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -31,11 +31,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A scenario with its machine, known to fit each other; `places` says where each of its keys was written."""
+    """A scenario with its machine, known to fit each other.
+
+    `places` says where each of its keys was written, `given` what it was loaded from and the overrides of that: what a run
+    says of an override must not depend on whether the run or the one who loaded the scenario was given it.
+    """
 
     scenario: Scenario
     machine: Machine
     places: Where = field(default=nowhere, compare=False, repr=False, kw_only=True)
+    given: tuple[Any, Mapping[str, Any]] | None = field(default=None, compare=False, repr=False, kw_only=True)
 
     def fabric(self) -> Fabric:
         """What the workload runs on, cut into the scenario's granules or else the machine's."""
@@ -64,7 +69,8 @@ def load(
     """
     document, file = written(scenario)
     changes = {path: literal(value, Place(option=f"{label} {path}")) for path, value in (overrides or {}).items()}
-    return load_document(document, file, changes, label)
+    loaded = load_document(document, file, changes, label)
+    return replace(loaded, given=(scenario, dict(overrides))) if overrides else loaded
 
 
 def load_document(

@@ -138,4 +138,4 @@ class Workload(Checked):
         return None
 
     def _with(self, **changes: Any) -> Self:
-        return check(type(self), self.model_dump() | changes)
+        return check(type(self), self.model_dump(exclude_unset=True) | changes)

@@ -32,8 +32,17 @@ def without_capacity_limit(fabric: Fabric) -> Fabric:
 
 
 def without_rate_limit(fabric: Fabric) -> Fabric:
-    """R = inf: every port passes a granule in the shortest time there is, 1 ps."""
-    return replace(fabric, rates_kbs=np.full_like(fabric.rates_kbs, WITHOUT_LIMIT))
+    """R = inf: the egress and the ingress of a GPU pass a granule in the shortest time there is, 1 ps."""
+    rates = fabric.rates_kbs.copy()
+    rates[: 2 * fabric.n_gpus] = WITHOUT_LIMIT
+    return replace(fabric, rates_kbs=rates)
+
+
+def without_link_limit(fabric: Fabric) -> Fabric:
+    """The same of what lies between GPUs: links, network interfaces, the core of a switch."""
+    rates = fabric.rates_kbs.copy()
+    rates[2 * fabric.n_gpus :] = WITHOUT_LIMIT
+    return replace(fabric, rates_kbs=rates)
 
 
 def without_latency(fabric: Fabric) -> Fabric:

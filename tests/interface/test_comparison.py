@@ -1,6 +1,9 @@
 """`compare` warns of what `run` warns of."""
 
+import pytest
+
 import xstage as xs
+from xstage.answers.comparison import _other_order, comparison_parts, comparison_tables
 
 
 def test_a_comparison_names_the_collectives_that_did_not_go_along_with_the_links():
@@ -11,3 +14,49 @@ def test_a_comparison_names_the_collectives_that_did_not_go_along_with_the_links
     assert found.as_dict()["warnings"] == [said]
     assert xs.compare("gemm-rs-llama-fused", ["serial"], overrides={"workload.m": 1024}).warnings == ()
     assert said[:50] in found._repr_html_()
+
+
+@pytest.fixture(scope="module")
+def done():
+    return xs.compare("gemm-rs-llama-fused", ["fused", "reshaped"], overrides={"workload.m": 1024})
+
+
+def test_the_makespan_stands_beside_each_policy_in_the_picture(done):
+    labels = [label.get_text() for label in done.plot().axes[0].get_yticklabels()]
+    assert labels == [f"{row['policy']}: {row['makespan_us']:.0f} µs" for row in done.rows()]
+
+
+def test_stall_is_told_of_all_lanes_and_of_one(done):
+    columns, (fused, _) = comparison_tables(done.rows())[0][1:]
+    row = done.rows()[0]
+    assert row["stall_total_us"] > row["makespan_us"] > row["stall_mean_us"] > 0
+    told = dict(zip(columns, fused, strict=True))
+    assert (told["stall"], told["a lane"]) == (f"{row['stall_total_us']:.3f}", f"{row['stall_mean_us']:.3f}")
+
+
+def test_answers_that_were_kept_before_they_had_the_stall_of_a_lane_are_a_table_too(done):
+    rows = [{name: value for name, value in row.items() if name != "stall_mean_us"} for row in done.rows()]
+    assert comparison_tables(rows)[0][2][0][4] == ""
+
+
+def test_the_time_of_a_task_is_said_to_hold_its_waits(done):
+    titles = [getattr(part, "title", "") for part in comparison_parts(done)]
+    assert "from a task's first op to its last, waits included, us: median / 95 %" in titles
+
+
+def test_a_policy_whose_tiles_ran_in_another_order_than_their_costs_assume_is_less_certain():
+    memory = {"weight_hits_pct": 0.0, "weight_hits_as_run_pct": 50.0}
+    [said] = _other_order("lag", {"memory": memory})
+    assert said.startswith("lag is less certain") and "0 %" in said and "50 %" in said
+    assert _other_order("lag", {"memory": memory | {"weight_hits_pct": 45.0}}) == []
+    assert _other_order("fused", {"memory": None}) == []
+
+
+def test_a_comparison_warns_of_a_policy_that_is_less_certain():
+    """Few tokens of many experts: the lag kernel takes L1 and L2 tiles in another order than the nominal one."""
+    workload = {"kind": "megamoe", "gpus": 16, "hidden": 5120, "intermediate": 1536, "experts": 160, "topk": 6,
+                "shared_experts": 2, "tokens": 128, "numbers": "w8a8", "policy": "lag"}  # fmt: skip
+    found = xs.compare({"question": "q?", "machine": "hgx-h100-rails", "workload": workload}, ["lag"])
+    memory = found.rows()[0]["memory"]
+    assert abs(memory["weight_hits_pct"] - memory["weight_hits_as_run_pct"]) > 10
+    assert any(said.startswith("lag is less certain") for said in found.warnings)

@@ -1,12 +1,25 @@
 """How much R and Q a scenario needs: what is found is enough, a little less is not."""
 
+import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from xstage.scenarios.loader import load
 
 import xstage as xs
-from xstage.answers.needs import LOSS_PCT, MOST_FACTOR, PRECISION, faster, least_factor, needs, needs_parts, roomier
+from xstage.answers.needed_parts import all_rates, room
+from xstage.answers.needs import (
+    LOSS_PCT,
+    MOST_FACTOR,
+    PRECISION,
+    Needs,
+    _faster_with_less,
+    least_factor,
+    needs,
+    needs_parts,
+)
 from xstage.answers.reruns import simulated
 
 TRAIN = {
@@ -15,6 +28,39 @@ TRAIN = {
     "workload": {"kind": "burst_train", "producers": 148, "burst": "32 KiB", "bursts": 30, "gap": "4 us"},
 }
 LOSS = 1 + LOSS_PCT / 100
+RAILS = {
+    "question": "Which rate binds?",
+    "machine": {"base": "hgx-h100-rails", "overrides": {"compute.sms": 16}},
+    "workload": {"kind": "attention_a2a", "gpus": 16, "tokens": 4096, "heads": 16, "head_dim": 128,
+                 "policy": "piggyback"},
+}  # fmt: skip
+GEMM = {
+    "question": "How much room?",
+    "machine": {"base": "hgx-h800", "overrides": {"compute.sms": 16}},
+    "workload": {"kind": "tensor_parallel", "operation": "gemm_rs", "gpus": 4, "m": 2048, "n": 2048, "k": 2048,
+                 "policy": "fused"},
+}  # fmt: skip
+ALL_TO_ALL = {"kind": "burst_train", "gpus": 8, "destination": "all", "producers": 100, "burst": "32 KiB", "bursts": 8,
+              "gap": "8 us"}  # fmt: skip
+
+
+NODES = {"question": "Which rate binds?", "machine": "hgx-h100-rails",
+         "workload": ALL_TO_ALL | {"gpus": 16, "producers": 16, "gap": "4 us"}}  # fmt: skip
+
+
+def wired(**numbers: Any) -> dict[str, Any]:
+    """A train in which all store to all on another interconnect."""
+    given = {"gpus": 8, "latency": "0.5 us", **numbers}
+    sourced: dict[str, Any] = {name: {"value": value, "source": "made up"} for name, value in given.items()}
+    sourced |= {"drain_rate": None} if "links" in numbers else {}
+    base = "mi300x" if "link_rate" in numbers else "hgx-b200"
+    machine = {"base": base, "overrides": {"interconnect": sourced}}
+    return {"question": "Which rate binds?", "machine": machine, "workload": ALL_TO_ALL}
+
+
+SLOW_CORE = wired(kind="oversubscribed_switch", drain_rate="717 GB/s", oversubscription=4.0)
+LINKS = wired(kind="custom", links=[{"between": ["0-7", "leaf"], "rate": "300 GB/s"}])
+MESH = wired(kind="ring", link_rate="40 GB/s", hop_latency="0.1 us")
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +82,85 @@ def test_where_the_drain_limits_no_room_is_enough_to_matter(found):
     assert room.best_us == pytest.approx(found.makespan_us, rel=0.05)
 
 
-@pytest.mark.parametrize(("index", "scaled"), [(0, faster), (1, roomier)])
-def test_what_is_needed_is_enough_and_a_little_less_is_not(found, index, scaled):
+@pytest.mark.parametrize(("index", "limit"), [(0, all_rates), (1, room)])
+def test_what_is_needed_is_enough_and_a_little_less_is_not(found, index, limit):
     need = found.needs[index]
     if need.factor is None:
         return
-    enough = simulated(found.resolved, "off", scaled(need.factor)).makespan_ps / 1e6
-    less = simulated(found.resolved, "off", scaled(need.factor / PRECISION**1.5)).makespan_ps / 1e6
-    assert enough == need.makespan_us <= LOSS * need.best_us < less
+    less = simulated(limit(found.resolved).at(need.factor / PRECISION**1.5).of(found.resolved), "off").makespan_ps / 1e6
+    assert need.makespan_us <= LOSS * need.best_us < less
+
+
+@pytest.mark.parametrize(
+    ("scenario", "names"),
+    [
+        (TRAIN, {"machine.interconnect.drain_rate"}),
+        (NODES, {"machine.interconnect.nic_rate"}),
+        (RAILS, {"machine.interconnect.drain_rate", "machine.interconnect.nic_rate"}),
+        (GEMM, {"machine.interconnect.drain_rate"}),
+        (SLOW_CORE, {"machine.interconnect.oversubscription"}),
+        (LINKS, {"machine.interconnect.links"}),
+        (MESH, {"machine.interconnect.link_rate"}),
+    ],
+)
+def test_a_run_with_what_is_needed_takes_the_time_that_was_promised(scenario, names):
+    """Each number that is printed was run as it is printed, and can be set: the room holds a granule at the least."""
+    done = needs(scenario)
+    assert set(done.needs[0].settings) == names
+    for need in done.needs:
+        for said in (need, *need.alone):
+            assert xs.run(scenario, overrides=said.settings).makespan_us == said.makespan_us
+        if need.less:
+            assert xs.run(scenario, overrides=need.less.settings).makespan_us == need.less.makespan_us
+
+
+def test_of_several_rates_the_one_that_binds_is_named():
+    """Network interfaces hold up what goes to the other node; wider links within a node save nothing."""
+    done = needs(NODES)
+    rate = done.needs[0]
+    assert (rate.text, rate.now, rate.verdict) == ("NIC rate", "43.00 GB/s", "is not enough")
+    drain, nic = rate.alone
+    assert (drain.name, drain.enough, nic.name, nic.enough) == ("drain_rate", False, "nic_rate", True)
+    assert drain.makespan_us == pytest.approx(done.makespan_us, rel=0.01)
+    assert rate.makespan_us < 0.9 * done.makespan_us
+    assert f"NIC rate of {rate.value} would save" in needs_parts(done)[-1]
+
+
+def test_where_no_rate_alone_is_enough_all_are_named_with_what_each_saves():
+    done = needs(RAILS)
+    rate = done.needs[0]
+    assert rate.text == "drain rate (R) and NIC rate" and not any(one.enough for one in rate.alone)
+    assert f"NIC rate of {rate.alone[1].value} alone" in needs_parts(done)[-1]
+
+
+def test_rates_that_nothing_passes_are_not_looked_at():
+    [rate, _] = needs({**RAILS, "workload": {**RAILS["workload"], "gpus": 8}}).needs
+    assert (rate.text, rate.alone) == ("drain rate (R)", ())
+
+
+def test_the_least_room_is_that_of_a_granule_and_is_printed_as_it_ran():
+    resolved = load(RAILS)
+    least = room(resolved).at(1 / MOST_FACTOR)
+    assert least.text == "3.801 KiB, 1 KiB an SM"
+    assert xs.run(RAILS, overrides=least.settings).makespan_us > 0
+
+
+def test_where_less_is_faster_that_is_said():
+    resolved = load(TRAIN)
+    limit = room(resolved)
+    assert _faster_with_less(limit, {1.0: 1000, 0.5: 999, 2.0: 900}, 900) is None
+    assert _faster_with_less(limit, {1.0: 1000, 0.5: 999}, 1000) is None  # what an order of granules may do
+    less = _faster_with_less(limit, {1.0: 1_000_000, 0.5: 950_000, 0.25: 990_000}, 1_000_000)
+    assert (less.factor, less.value) == (0.5, limit.at(0.5).text)
+
+
+def test_a_scenario_that_less_room_speeds_up_is_told_so(found):
+    limit = room(found.resolved)
+    less = _faster_with_less(limit, {1.0: 1_000_000, 0.5: 950_000}, 1_000_000)
+    capacity = replace(found.needs[1], less=less, unimportant=True)
+    assert capacity.verdict == "less is faster"
+    done = Needs(found.resolved, 1.0, (found.needs[0], capacity), {})
+    assert f"0.950 us (5.0 %) with {less.value}" in needs_parts(done)[-1]
 
 
 @pytest.mark.parametrize("least", [0.01, 0.3, 1.0, 1.5, 7.0, 900.0])
@@ -81,3 +198,15 @@ def test_the_picture_has_every_run_and_what_is_enough(found):
     for axes, need in zip(panels, found.needs, strict=True):
         assert axes.lines[0].get_xydata().tolist() == [list(each) for each in need.tried]
     assert f"enough: {found.needs[0].factor:.2f}" in [text.get_text() for text in panels[0].texts]
+
+
+def test_the_labels_of_a_picture_do_not_meet():
+    scenario = {**TRAIN, "workload": TRAIN["workload"] | {"burst": "2 KiB", "bursts": 8}}
+    figure = needs(scenario).plot()
+    figure.canvas.draw()
+    for axes in figure.axes:
+        labels = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        assert len(labels) > 1
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(labels))
+        texts = [text.get_window_extent() for text in axes.texts]
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(texts, 2))

@@ -1,8 +1,10 @@
 """What the answer of `run` says beside its times: what was changed, what stayed in a GPU, and what to beware of."""
 
 import pytest
+from xstage.scenarios.loader import load
 
 import xstage as xs
+from xstage.answers.built import Built
 from xstage.answers.run import roof_table, run_parts
 from xstage.cli import main
 
@@ -54,6 +56,40 @@ def test_the_answer_knows_its_warnings_as_the_command_line_says_them(capsys):
     assert f"warning: {said[:40]}" in found._repr_html_()
     assert main(["run", BURST, "--set", "machine.compute.hbm_rate=1 TB/s"]) == 0
     assert capsys.readouterr().err == f"xstage: warning: {said}\n"
+
+
+def test_a_run_of_what_was_built_has_its_times_and_warnings():
+    """So whoever builds first, to estimate, needs to add nothing to the answer."""
+    changes = {"machine.compute.hbm_rate": "1 TB/s"}
+    built = Built.of(load(BURST, changes))
+    found = xs.run(built)
+    assert found.warnings == xs.run(BURST, overrides=changes).warnings != ()
+    assert found.warnings == xs.run(xs.load_scenario(BURST, changes)).warnings
+    assert found.timing["build_s"] == built.build_s
+    assert found.timing["wall_s"] >= built.build_s + found.timing["simulate_s"]
+    assert found.program is built.program()
+    with pytest.raises(xs.InputError, match="cannot change a loaded scenario"):
+        xs.run(built, overrides=changes)
+
+
+def test_stall_of_all_lanes_is_told_with_that_of_one(capsys):
+    [line] = [line for line in shown(capsys, "periodic-train") if line.startswith("stalled for room")]
+    run = xs.run("periodic-train")
+    total, mean = run.metrics["stall_total_us"], run.metrics["roles"]["producer"]["stall_mean_us"]
+    assert total > 10 * run.makespan_us > mean
+    assert f"{total:.3f} us, summed over lanes; {mean:.3f} us a lane" in line
+
+
+def test_the_time_of_a_task_is_said_to_hold_its_waits(capsys):
+    assert "from a task's first op to its last, waits included, us, by phase" in shown(capsys, BURST)
+
+
+def test_the_makespan_is_marked_in_the_picture():
+    run = xs.run(BURST)
+    figure = run.plot()
+    [line] = figure.axes[0].lines
+    assert line.get_xdata()[0] == run.makespan_us
+    assert f"makespan: {run.makespan_us:.1f} µs" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_cautions_are_warnings_of_the_answer_too():

@@ -11,9 +11,10 @@ from xstage.scenarios.loader import load
 from xstage.sim.outcome import OP_RECORD
 
 import xstage as xs
-from xstage.answers.run_estimate import Built, estimate_run, expected_s
+from xstage.answers.built import Built
+from xstage.answers.run_estimate import estimate_run, expected_s
 from xstage.cli import main
-from xstage.terminal.clock import _lines, _tell_elapsed, elapsed
+from xstage.terminal.progress import _tell_elapsed, elapsed, share_lines
 
 MOE = {
     "question": "q?",
@@ -55,6 +56,15 @@ def test_a_schedule_is_built_once():
     assert built.program() is built.program()
     assert built.program() == resolved.program()
     assert built.scenario == resolved.scenario
+
+
+@pytest.mark.parametrize("given", ["isolated-burst", load("isolated-burst").scenario, load("isolated-burst")])
+def test_a_scenario_is_given_as_everywhere(given):
+    assert estimate_run(given).ops == 148
+
+
+def test_overrides_are_those_of_a_run():
+    assert estimate_run("isolated-burst", overrides={"workload.producers": 8}).ops == 8
 
 
 def test_both_engines_can_be_asked(answer):
@@ -109,7 +119,7 @@ def test_the_estimate_is_a_table_for_a_person(capsys):
 
 def test_a_long_run_says_how_far_it_is_and_how_long_it_will_take_yet(capsys):
     times = iter([100.0, 101.0, 104.0, 105.0, 140.0])
-    tell = _lines("Simulating mine", lambda: next(times))
+    tell = share_lines("Simulating mine", lambda: next(times))
     for share in (0.1, 0.25, 0.3, 0.8):  # after 1 s nobody wants to know, nor 1 s after the last line
         tell(share)
     assert capsys.readouterr().err == (
@@ -137,8 +147,8 @@ def test_what_is_over_at_once_says_nothing(capsys):
 LONG = ("isolated-burst", "--set", "workload.burst=4MiB", "--set", "workload.bursts=1000", "--set", "granule=4KiB")
 INTERRUPTED = """
 import sys
-import xstage.terminal.clock
-xstage.terminal.clock.PATIENCE_S = xstage.terminal.clock.BETWEEN_LINES_S = 0.0
+import xstage.terminal.progress as progress
+progress.PATIENCE_S = progress.BETWEEN_LINES_S = 0.01
 from xstage.entry import main
 sys.argv = ["xstage", *sys.argv[1:]]
 sys.exit(main())

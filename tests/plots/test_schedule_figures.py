@@ -107,3 +107,25 @@ def test_leads_far_apart_have_a_logarithmic_axis_with_room_between_their_labels(
     assert figure.axes[0].get_xscale() == "symlog" and len(labels) > 4
     assert "logarithmic" in figure.axes[0].get_xlabel()
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(labels))
+
+
+def test_a_setting_that_is_on_or_off_is_bars_and_no_curve():
+    tried = pd.DataFrame({
+        "policy": ["serial", "piggyback", "piggyback", "piggyback"],
+        "rotation": [np.nan, np.nan, True, False],
+        "makespan_us": [400.0, 340.0, 320.0, 350.0],
+    })  # fmt: skip
+    figure = tune_figure(tried, "piggyback", "rotation", None, 400.0)
+    [axes] = figure.axes
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["serial", "piggyback", "piggyback, with rotation", "piggyback, without rotation"]
+    assert [bar.get_width() for bar in axes.patches] == [400, 340, 320, 350]
+    assert [line.get_xdata()[0] for line in axes.lines] == [400]  # the scenario as it is written
+    counted = tried.assign(rotation=[np.nan, np.nan, 1, 0])
+    assert "rotation" in tune_figure(counted, "piggyback", "rotation", None, 400.0).axes[0].get_xlabel()
+
+
+def test_the_makespan_stands_beside_a_policy_where_the_data_have_it():
+    ends = BREAKDOWN["policy"].map({"expert_wave": 1291.1, "interleaved": 12.345})
+    [axes, _] = breakdown_figure(BREAKDOWN.assign(makespan_us=ends)).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["expert_wave: 1291 µs", "interleaved: 12.3 µs"]

@@ -3,6 +3,7 @@
 import pytest
 from xstage.scenarios.cautions import cautions
 from xstage.scenarios.loader import load
+from xstage.sim.execute import simulate
 
 SLOW = {"disturb.degraded_link": {"gpu": 1, "factor": 0.5}}
 
@@ -30,7 +31,7 @@ LINK = "machine.interconnect.drain_rate"
     [("gemm-rs-llama-serial", "ring_rate = 371 GB/s"), ("attention-wan-serial", "collective_rate = 87.6 GB/s")],
 )
 def test_collectives_that_stay_where_the_links_become_faster_are_named(name, rate):
-    [sentence] = said(name, **{"machine": "hgx-h100", LINK: "700 GB/s"})
+    sentence, *_ = said(name, **{"machine": "hgx-h100", LINK: "700 GB/s"})
     assert f"drain_rate of the interconnect changed, but collectives of their own still send at {rate}" in sentence
 
 
@@ -45,3 +46,81 @@ def test_collectives_that_stay_where_the_links_become_faster_are_named(name, rat
 )
 def test_nothing_is_said_where_collectives_follow_the_links(changes):
     assert not said("gemm-rs-llama-serial", **changes)
+
+
+def test_an_all_reduce_in_the_switch_counts_its_data_going_and_coming():
+    """480 GB/s of it need no more than 240 GB/s of a link each way: links of 400 GB/s do not hold it up."""
+    changes = {"machine": "hgx-h100", "machine.interconnect.drain_rate": "400 GB/s", "workload.policy": "serial"}
+    [sentence] = said("gemm-ar-in-switch", **changes)
+    assert "collectives of their own still send at all_reduce_rate" in sentence
+
+
+def test_a_collective_at_a_rate_that_is_assumed_tells_what_else_is_credible():
+    """The speedup of the piggybacked stores of this attention is 1.19 at 87.6 GB/s, and next to nothing at 450."""
+    [sentence] = said("attention-wan-serial", machine="hgx-h100")
+    assert "collective_rate = 87.6 GB/s, which is assumed; credible are 73 to 450 GB/s" in sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("attention-wan-serial", {"workload.policy": "piggyback"}),
+        ("attention-wan-serial", {"workload.policy": {"name": "serial", "a2a": "300 GB/s"}}),
+        (
+            "attention-wan-serial",
+            {"machine.interconnect.collective_rate": "300 GB/s"},
+        ),  # chosen, so not a guess of ours
+        ("attention-wan-serial", {"machine": "xstage-hopper"}),  # fitted
+        ("gemm-rs-llama-serial", {}),
+    ],
+)
+def test_nothing_is_said_where_no_collective_sends_at_such_a_rate(name, changes):
+    assert not said(name, **{"machine": "hgx-h100", **changes})
+
+
+@pytest.mark.parametrize(("rate", "warned"), [("100 GB/s", False), ("20 GB/s", True)])
+def test_one_rank_that_stands_for_all_is_doubted_where_its_ports_are_busy(rate, warned):
+    """Of 8 ranks with 16 SMs and 20 GB/s each, one alone is a quarter faster than all together."""
+    few = {"hidden": 2048, "intermediate": 512, "experts": 32, "topk": 4, "tokens": 1024, "numbers": "w8a8"}
+    changes = {"machine.compute.sms": 16, LINK: rate, "machine.compute.fp8_tflops": 4500}
+    scenario = {
+        "question": "How long?",
+        "machine": "hgx-b200",
+        "workload": {"kind": "megamoe", "gpus": 8, "ranks": "symmetric", "policy": "expert_wave", **few},
+    }
+    resolved = load(scenario, changes)
+    trace = simulate(resolved.program(), resolved.fabric(), trace="off")
+    found = cautions(resolved, trace.program, trace)
+    assert ["workload.ranks=all" in sentence for sentence in found] == [True] * warned
+
+
+def test_sms_that_share_the_tensor_core_rates_of_more_or_fewer_are_named():
+    [sentence] = said("megamoe-flash-wave", **{"machine.compute.sms": 128})
+    assert "set machine.compute.bf16_tflops or fp8_tflops or fp4_tflops in proportion" in sentence
+    assert not said("megamoe-flash-wave", **{"machine.compute.sms": 128, "machine.compute.fp8_tflops": 3891.9})
+
+
+RAILS = {
+    "question": "How long?",
+    "machine": "hgx-h100-rails",
+    "workload": {"kind": "megamoe", "model": "dsv4-flash", "tokens": 64, "policy": "expert_wave"},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({}, "8 of the 16 GPUs of hgx-h100-rails take part"),
+        ({"workload.gpus": 16}, "each row crosses on its own"),
+        ({"workload.gpus": 8}, None),
+    ],
+)
+def test_gpus_that_nobody_chose_and_rows_that_cross_nodes_are_named(changes, named):
+    resolved = load(RAILS, changes)
+    found = cautions(resolved, resolved.program())
+    assert [named in sentence for sentence in found] == [True] * bool(named)
+
+
+def test_a_number_of_gpus_that_nobody_chose_stays_so_under_another_policy():
+    workload = load(RAILS).scenario.workload
+    assert "gpus" not in workload.with_policy("interleaved", {}).model_fields_set

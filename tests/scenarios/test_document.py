@@ -71,7 +71,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     for file, said in [
         (empty, "is empty"),
         (binary, "is not UTF-8 text"),
-        (tmp_path, "cannot be read"),
+        (tmp_path, "is a folder, not a file"),
         (tmp_path / "missing.yaml", "no such file"),
     ]:
         with pytest.raises(InputError, match=said) as caught:

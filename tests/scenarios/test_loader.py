@@ -159,6 +159,13 @@ def test_a_named_machine_can_be_overridden_too():
     assert load("isolated-burst", {"machine": "hgx-h100", "workload.producers": 132}).machine.sms == 132
 
 
+def test_a_loaded_scenario_remembers_its_overrides():
+    """What a run says of an override without effect does not depend on who was given it."""
+    overrides = {"machine.compute.l2": "10 MiB"}
+    assert load("isolated-burst", overrides).given == ("isolated-burst", overrides)
+    assert load("isolated-burst").given is None
+
+
 def test_override_texts_are_read_as_yaml():
     texts = ["a.b=64 KiB", "c=3", "d=0.5", "e=[1, 2]", "f=", "g=x=y"]
     assert parse_overrides(texts) == {"a.b": "64 KiB", "c": 3, "d": 0.5, "e": [1, 2], "f": None, "g": "x=y"}

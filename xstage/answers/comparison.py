@@ -11,11 +11,12 @@ from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim.errors import InputError, XstageError
 from ..sim.units import PS_PER_US
-from ..terminal.counted_progress import Report, unreported
 from ..terminal.heading import asked
 from ..terminal.output import folded, parts_html, table
+from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
 from .reruns import Given, Parameters, choices_of, chosen_policies, simulated, under_policy
+from .run import stall_mean_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 SPEEDUP_OF = "makespan_us"
 """The time that speedups are of: the later of the sender-visible and the remote-visible end."""
+
+
+OTHER_ORDER_PCT = 10.0
+"""From this difference of hits on, in percent of the tiles, the costs of tiles are not those of the order that ran."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +94,14 @@ class Comparison:
         return pd.DataFrame(flat)
 
     def breakdown(self) -> pd.DataFrame:
-        """One row a policy, role and stretch of time: policy, role, lanes, what, cause, mean_us."""
+        """One row a policy, role and stretch of time: policy, makespan_us, role, lanes, what, cause, mean_us."""
         import pandas as pd
 
         return pd.DataFrame(
-            {"policy": run.policy} | row for run in self.runs if run.found for row in run.found["breakdown"]
+            {"policy": run.policy, "makespan_us": run.found["makespan_us"]} | row
+            for run in self.runs
+            if run.found
+            for row in run.found["breakdown"]
         )
 
     def timelines(self, bins: int = 160) -> pd.DataFrame:
@@ -112,7 +120,7 @@ class Comparison:
         return pd.concat(parts, ignore_index=True)
 
     def plot(self) -> Figure:
-        """Stall and waits of each policy, by role."""
+        """Stall and waits of each policy, by role, with its makespan."""
         from ..plots.schedule_figures import breakdown_figure
         from .figure_setting import setting_of
 
@@ -131,7 +139,7 @@ def compare(
     *,
     overrides: Mapping[str, Any] | None = None,
     trace: TraceLevel = "summary",
-    progress: Report = unreported,
+    progress: Progress = silent,
 ) -> Comparison:
     """Run a scenario under each of `policies`, by default all of its workload, its own first.
 
@@ -151,7 +159,7 @@ def compare(
             ran = simulated(changed, trace)
             found = _found(ran, changed.machine)
             runs.append(PolicyRun(name, parameters, found, trace=ran if trace == "full" else None))
-            warnings |= dict.fromkeys(cautions(changed, ran.program))
+            warnings |= dict.fromkeys([*cautions(changed, ran.program, ran), *_other_order(name, found)])
         except XstageError as error:
             runs.append(PolicyRun(name, {}, None, str(error)))
     progress(len(names), len(names))
@@ -159,8 +167,8 @@ def compare(
 
 
 _FOUND = (
-    "makespan_us", "sender_visible_us", "remote_visible_us", "stall_total_us", "wait_us", "tensor_core_use_pct",
-    "egress_use_pct", "occupancy_peak_bytes", "roofs", "memory", "spans", "phases", "breakdown",
+    "makespan_us", "sender_visible_us", "remote_visible_us", "stall_total_us", "stall_mean_us", "wait_us",
+    "tensor_core_use_pct", "egress_use_pct", "occupancy_peak_bytes", "roofs", "memory", "spans", "phases", "breakdown",
 )  # fmt: skip
 
 
@@ -169,7 +177,9 @@ def _found(trace: Trace, machine: Machine) -> dict[str, Any]:
     from ..sim.metrics import summarise
     from ..sim.roofs import roofs
 
-    metrics = summarise(trace) | {
+    metrics = summarise(trace)
+    metrics |= {
+        "stall_mean_us": stall_mean_us(metrics),
         "wait_us": activity.waits_us(trace),
         "tensor_core_use_pct": activity.tensor_core_use_pct(trace),
         "roofs": [roof.as_dict() for roof in roofs(trace, machine)],
@@ -198,6 +208,20 @@ def _memory(trace: Trace, machine: Machine) -> dict[str, float] | None:
         "weight_hits_pct": _mean(meta["weight_hits_pct"]),
         "weight_hits_as_run_pct": _mean(hits_as_run_pct(trace, machine)),
     }
+
+
+def _other_order(policy: str, found: Mapping[str, Any]) -> list[str]:
+    """That tiles found their weights elsewhere than was assumed when their costs were computed."""
+    memory = found["memory"]
+    if memory is None:
+        return []
+    assumed, ran = memory["weight_hits_pct"], memory["weight_hits_as_run_pct"]
+    if abs(ran - assumed) <= OTHER_ORDER_PCT:
+        return []
+    return [
+        f"{policy} is less certain: the costs of its tiles are those with {assumed:.0f} % of the weights found in the L2 "
+        f"cache, and in the order that ran {ran:.0f} % are"
+    ]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -235,13 +259,14 @@ def comparison_tables(ran: Rows) -> list[Lines]:
 
 
 def _times(ran: Rows) -> Lines:
-    columns = ["policy", "makespan", "speedup", "stall", "computing", "egress", "settings"]
+    columns = ["policy", "makespan", "speedup", "stall", "a lane", "computing", "egress", "settings"]
     lines = [
         [
             row["policy"],
             f"{row['makespan_us']:.3f}",
             "" if row["speedup"] is None else f"{row['speedup']:.3f}",
             f"{row['stall_total_us']:.3f}",
+            f"{row['stall_mean_us']:.3f}" if "stall_mean_us" in row else "",  # answers that were kept may be older
             "" if row["tensor_core_use_pct"] is None else f"{row['tensor_core_use_pct']:.1f} %",
             f"{row['egress_use_pct']:.1f} %",
             parameters_text(row["parameters"]),
@@ -250,7 +275,7 @@ def _times(ran: Rows) -> Lines:
     ]
     if not any(line[-1] for line in lines):
         columns, lines = columns[:-1], [line[:-1] for line in lines]
-    title = "us; stall summed over lanes; Tensor Core lanes that compute, egress in use"
+    title = "us; stall of all lanes, of one; Tensor Core lanes that compute, egress in use"
     return title, columns, lines
 
 
@@ -305,7 +330,11 @@ _MOVED = ("hbm_bytes", "hbm_weights_bytes", "hbm_weights_again_bytes", "l2_to_sm
 def _spans(ran: Rows) -> Lines:
     phases = dict.fromkeys(phase for row in ran for phase in row["spans"])
     lines = [[phase, *(_span_text(row["spans"].get(phase)) for row in ran)] for phase in phases]
-    return "how long a task takes, us: median / 95 %", ["phase", *(row["policy"] for row in ran)], lines
+    return (
+        "from a task's first op to its last, waits included, us: median / 95 %",
+        ["phase", *(row["policy"] for row in ran)],
+        lines,
+    )
 
 
 def _span_text(span: Mapping[str, float] | None) -> str:

@@ -4,7 +4,8 @@ The scenario runs again and again, each time with one more limit removed: what a
 is left when all are gone is split by the time of the busiest Tensor Core lane. Limits overlap, so a bar depends on the
 order: one that comes later is charged only with what the earlier ones have left. `alone_us` is what removing that limit
 and nothing else saves; where the two differ much, limits stand in for each other. A bar can be negative, where a limit
-happened to order stores or tiles well.
+happened to order stores or tiles well. The rates of an interconnect are two limits: R, at which a GPU sends and takes in,
+and that of what lies between GPUs (links, network interfaces, the core of a switch).
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
 from ..sim.checked import closest
 from ..sim.errors import InputError
 from ..sim.units import PS_PER_US
-from ..terminal.counted_progress import Report, unreported
 from ..terminal.heading import asked
 from ..terminal.output import parts_html, table
+from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
-from .reruns import Given, choices_of, chosen_policies, own_policy, simulated, under_policy
+from .needed_parts import uses_links, without_drain_limit, without_link_limit
+from .reruns import Given, choices_of, chosen_policies, own_policy, under_policy
 from .run import what_runs
 
 if TYPE_CHECKING:
@@ -43,6 +46,18 @@ SMALL_PCT = 1.0
 BAR_WIDTH = 40
 BELOW_ZERO = "Below 0: without that limit the scenario takes longer; it happens to order stores or tiles well."
 L2_CACHE = "l2_cache"
+LINKS = "links"
+LINKS_OF = {
+    "islands": "network interfaces (NIC)",
+    "oversubscribed_switch": "the switch's core",
+    "multi_plane_switch": "links to the planes",
+}
+"""What lies between GPUs, by the kind of interconnect, where it is not a link."""
+FOLDED = "finite drain rate (R), links included"
+"""One rank that stands for all has no links of its own."""
+FEEDS = (L2_CACHE, "hbm", "l2_feed")
+"""Limits that a tile's computation holds: it is as long as the slowest of the Tensor Cores and what feeds them."""
+SENDING = "sending"
 WAVES = "expert_wave"
 """The policy that crosses fewest experts."""
 
@@ -50,7 +65,8 @@ WAVES = "expert_wave"
 @dataclass(frozen=True)
 class Limit:
     """Something that costs time and can be taken away: from the fabric, from the scenario (None where it is not there), or
-    from the machine that the Program is built for (not there where the Program stays the same). `symbol` is the paper's.
+    from the machine that the Program is built for (None, and not there where neither Program nor fabric changes). `symbol`
+    is the paper's.
     """
 
     name: str
@@ -116,7 +132,19 @@ LIMITS = (
         symbol="Q",
     ),
     Limit(
-        "drain_rate", "finite drain rate (R)", "an interconnect without limit", waterfall.without_rate_limit, symbol="R"
+        "drain_rate",
+        "finite drain rate (R)",
+        "GPUs that send and take in without limit",
+        waterfall.without_rate_limit,
+        machine=without_drain_limit,
+        symbol="R",
+    ),
+    Limit(
+        LINKS,
+        "finite rate of links between GPUs",
+        "links between GPUs without limit",
+        waterfall.without_link_limit,
+        machine=without_link_limit,
     ),
     Limit("latency", "latency of the interconnect", "no latency", waterfall.without_latency),
     Limit(
@@ -133,12 +161,11 @@ LIMITS = (
         machine=_unlimited("l2_throughput", "sm_feed", "sm_port", "l2_rate"),
     ),
     Limit("imbalance", "routing imbalance", "balanced routing", scenario=_with(lambda w: w.without_imbalance())),
-    Limit(
-        "sending", "what the schedule does to send", "nothing to send", scenario=_with(lambda w: w.without_sending())
-    ),
+    Limit(SENDING, "what the schedule does to send", "nothing to send", scenario=_with(lambda w: w.without_sending())),
 )
 """In the order in which they are removed unless another is asked for."""
 
+WITH_FEED = "computation of the busiest lane, with what L2 and HBM add to it"
 _PARTS = {
     "compute": "Tensor Core time of the busiest lane",
     "busy": "work of the busiest lane",
@@ -184,31 +211,64 @@ class Explanation:
     bars: tuple[Bar, ...]
     timing: dict[str, float]
     weight_hits_pct: Mapping[str, float]
+    warnings: tuple[str, ...] = ()
 
     @property
     def largest(self) -> Bar | None:
-        """The removable bar that saves most; None if none saves anything."""
+        """The removable bar that saves most whatever else is removed: both as a bar and alone. If none does so, the largest
+        bar, which takes others with it; None if none saves anything.
+        """
         removable = [bar for bar in self.bars if bar.removed and bar.ps > 0]
+        sure = max(removable, key=_sure_ps, default=None)
+        if sure is not None and self._matters(_sure_ps(sure)):
+            return sure
         return max(removable, key=lambda bar: bar.ps, default=None)
 
     @property
     def sentence(self) -> str:
         """What to look at first, or that there is nothing."""
         largest = self.largest
-        if largest is None or not self._matters(largest):
+        if largest is None or not self._matters(largest.ps):
             return f"No limit costs {SMALL_PCT:g} % of the time: computation and the order of tiles set it."
         said = f"The largest removable part is {self._told(largest)}, gone with {largest.removed}."
+        said += self._only_with_others(largest) + self._more_alone(largest) + self._masked(largest)
         weights = next((bar for bar in self.bars if bar.name == L2_CACHE), None)
-        if weights is not None and self._matters(weights):
+        if weights is not None and self._matters(weights.ps):
             said += "" if weights is largest else f" Also: {self._told(weights)}."
             said += self._of_weights()
         return said
 
-    def _matters(self, bar: Bar) -> bool:
-        return 100 * bar.ps >= SMALL_PCT * self.total_ps
+    def _matters(self, ps: int) -> bool:
+        return 100 * ps >= SMALL_PCT * self.total_ps
 
     def _told(self, bar: Bar) -> str:
         return f"{bar.cause}: {bar.ps / PS_PER_US:.3f} us, {100 * bar.ps / self.total_ps:.1f} % of the makespan"
+
+    def _only_with_others(self, bar: Bar) -> str:
+        """That a bar takes others with it, where it saves less alone."""
+        alone = bar.alone_ps or 0
+        if not self._matters(bar.ps - alone):
+            return ""
+        return f" Alone it saves {alone / PS_PER_US:.3f} us, the rest once the limits above it are gone, too."
+
+    def _more_alone(self, largest: Bar) -> str:
+        """What saves clearly more if it is all that is removed, because it takes earlier bars with it."""
+        limits = [bar for bar in self.bars if bar.alone_ps is not None and bar.name != SENDING]
+        most = max(limits, key=lambda bar: bar.alone_ps or 0, default=largest)
+        alone = most.alone_ps or 0
+        if not self._matters(alone - (largest.alone_ps or 0)):
+            return ""
+        share = 100 * alone / self.total_ps
+        return f" Removed alone, {most.cause} saves most: {alone / PS_PER_US:.3f} us, {share:.1f} %."
+
+    def _masked(self, largest: Bar) -> str:
+        """The bars that are larger, and save less alone."""
+        larger = [bar for bar in self.bars if bar.removed and bar.ps > largest.ps and bar is not largest]
+        told = [
+            f"{bar.cause}: {bar.ps / PS_PER_US:.3f} us, alone {(bar.alone_ps or 0) / PS_PER_US:.3f} us"
+            for bar in larger
+        ]
+        return f" Larger, but only once the limits above it are gone, is {', and '.join(told)}." if told else ""
 
     def _of_weights(self) -> str:
         """How often tiles find their weights in the L2 cache, and under expert waves, which cross fewest experts."""
@@ -220,7 +280,7 @@ class Explanation:
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage explain --json`, without the fields that all answers share."""
         scenario, largest = self.resolved.scenario, self.largest
-        return {
+        answer = {
             "scenario": scenario.name,
             "machine": self.resolved.machine.name,
             "total_us": self.total_ps / PS_PER_US,
@@ -229,6 +289,7 @@ class Explanation:
             "sentence": self.sentence,
             "weight_hits_pct": dict(self.weight_hits_pct),
         }
+        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -257,7 +318,7 @@ def explain(
     *,
     order: Sequence[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
-    progress: Report = unreported,
+    progress: Progress = silent,
 ) -> Explanation:
     """Split the makespan of a scenario into what each limit costs and what is left, see the module's description.
 
@@ -270,8 +331,8 @@ def explain(
         choices = choices_of(resolved)
         [name] = chosen_policies(choices, [policy], "policy")
         resolved, _ = under_policy(resolved, name, choices[name])
-    limits = [limit for limit in _ordered(order) if _is_there(resolved, limit)]
-    expected, done = max(1, 2 * len(limits)), 0
+    limits = [_named(limit, resolved) for limit in _ordered(order) if _is_there(resolved, limit)]
+    expected, done = max(1, 2 * len(limits)), 1
 
     def makespan(removed: Sequence[Limit]) -> int:
         nonlocal done
@@ -279,19 +340,37 @@ def explain(
         done += 1
         return _run(resolved, removed).makespan_ps
 
-    after = [makespan(limits[:count]) for count in range(len(limits))]
-    last = _run(resolved, limits)
-    after.append(last.makespan_ps)
+    progress(0, expected)
+    own = _run(resolved, [])
+    between = [makespan(limits[:count]) for count in range(1, len(limits))]
+    last = _run(resolved, limits) if limits else own
+    after = [own.makespan_ps, *between, last.makespan_ps]
     alone = [after[0] - (after[1] if i == 0 else makespan([limit])) for i, limit in enumerate(limits)]
     progress(expected, expected)
     bars = [
         Bar(limit.name, limit.text, after[i] - after[i + 1], limit.removed, alone[i]) for i, limit in enumerate(limits)
     ]
+    parts = _PARTS if order is None or set(FEEDS) <= {*order} else _PARTS | {"compute": WITH_FEED}
     for part in waterfall.remainder(last):
         name = f"wait_{part.cause}" if part.cause else part.what
-        bars.append(Bar(name, _PARTS[part.what] + (part.cause or ""), part.ps))
+        bars.append(Bar(name, parts[part.what] + (part.cause or ""), part.ps))
     hits = _weight_hits(resolved) if any(limit.name == L2_CACHE for limit in limits) else {}
-    return Explanation(resolved, after[0], tuple(bars), {"wall_s": time.perf_counter() - started}, hits)
+    warnings = tuple(cautions(resolved, own.program, own))
+    return Explanation(resolved, after[0], tuple(bars), {"wall_s": time.perf_counter() - started}, hits, warnings)
+
+
+def _sure_ps(bar: Bar) -> int:
+    """What a bar saves at the least, of itself in its place and of itself alone."""
+    return min(bar.ps, bar.alone_ps or 0)
+
+
+def _named(limit: Limit, resolved: Resolved) -> Limit:
+    """A limit as it is called on the scenario's interconnect."""
+    kind = resolved.machine.interconnect.kind.value
+    if limit.name == LINKS and kind in LINKS_OF:
+        return replace(limit, text=f"finite rate of {LINKS_OF[kind]}", removed=f"{LINKS_OF[kind]} without limit")
+    symmetric = getattr(resolved.scenario.workload, "ranks", "all") == "symmetric"
+    return replace(limit, text=FOLDED) if limit.name == "drain_rate" and symmetric and kind != "switch" else limit
 
 
 def _ordered(order: Sequence[str] | None) -> list[Limit]:
@@ -313,8 +392,10 @@ def limit_names() -> list[str]:
 
 
 def _is_there(resolved: Resolved, limit: Limit) -> bool:
+    if limit.name == LINKS:
+        return uses_links(resolved)
     changed = _without(resolved, [limit])
-    if changed is None or limit.machine is None:
+    if changed is None or limit.machine is None or limit.fabric is not None:
         return changed is not None
     here, without = (one.program().ops["duration_ps"] for one in (resolved, changed))
     return not np.array_equal(here, without)
@@ -347,15 +428,16 @@ def _without(resolved: Resolved, removed: Sequence[Limit]) -> Resolved | None:
 
 
 def _run(resolved: Resolved, removed: Sequence[Limit]) -> Trace:
+    from ..sim.execute import simulate
+
     changed = _without(resolved, removed)
     assert changed is not None  # limits that are not there have been left out
 
-    def change(fabric: Fabric) -> Fabric:
-        for limit in removed:
-            fabric = limit.fabric(fabric) if limit.fabric else fabric
-        return fabric
-
-    return simulated(changed, "off", change)
+    # The fabric is that of the machine as it is: a wiring may derive the rates of GPUs from those of their links.
+    fabric = replace(changed, machine=resolved.machine).fabric()
+    for limit in removed:
+        fabric = limit.fabric(fabric) if limit.fabric else fabric
+    return simulate(changed.program(), fabric, resolved.scenario.engine, "off")
 
 
 def explanation_parts(done: Explanation) -> list[Any]:
@@ -383,6 +465,7 @@ def explanation_parts(done: Explanation) -> list[Any]:
         *(["", BELOW_ZERO] if slower else []),
         "",
         done.sentence,
+        *(["", *(f"warning: {sentence}" for sentence in done.warnings)] if done.warnings else []),
     ]
 
 

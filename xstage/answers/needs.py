@@ -3,7 +3,9 @@
 Enough is the least with which it takes no more than 1 % longer than without that limit at all, all else being as it is. For
 bursts the closed forms know it (`xstage audit`); for a kernel it is searched by running it again: R and Q are multiplied
 by factors of two until they are enough and until they are not, then the bounds are drawn together. A factor of R goes to
-every port of the interconnect, one of Q to the room of each SM and of each GPU.
+every rate of the interconnect, one of Q to the room of each SM and of each GPU. Where an interconnect has rates of several
+kinds (GPU and network interface, GPU and core of the switch) each runs with the factor on its own, too: if one of them is
+enough, it is the one that binds, and the answer.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
-from ..sim.units import PS_PER_US, format_size, gbs
-from ..terminal.counted_progress import Report, unreported
+from ..sim.units import PS_PER_US
 from ..terminal.heading import asked
 from ..terminal.output import parts_html, table
+from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
+from .needed_parts import UNBOUNDED, Amount, Scalable, all_rates, rate_parts, room
 from .reruns import Given, simulated
 from .run import what_runs
 
@@ -30,12 +32,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from ..sim.topology import Fabric
-
-Change = Callable[["Fabric"], "Fabric"]
+Makespan = Callable[[Resolved], int]
 
 LOSS_PCT = 1.0
 """What a limit that is enough may cost."""
+ORDER_PCT = 0.2
+"""What another order of granules alone may change; docs/model.md."""
 MOST_FACTOR = 1024.0
 PRECISION = 1.02
 """Bounds of a factor are drawn together until they differ by no more."""
@@ -44,10 +46,35 @@ EXPECTED_RUNS = 11
 
 
 @dataclass(frozen=True)
+class Alone:
+    """The makespan with one kind of rate at the factor that all of them need, the others as they are."""
+
+    name: str
+    text: str
+    now: str
+    value: str
+    settings: Mapping[str, Any]
+    makespan_us: float
+    enough: bool
+
+
+@dataclass(frozen=True)
+class Less:
+    """Less of something, with which the scenario was faster."""
+
+    value: str
+    settings: Mapping[str, Any]
+    factor: float
+    makespan_us: float
+
+
+@dataclass(frozen=True)
 class Need:
     """`factor` of what there is that is enough, `value` with its unit. Both are None if `MOST_FACTOR` times as much is not,
     or if a `MOST_FACTOR`-th still is (`unimportant`). `makespan_us` is with what is needed, `best_us` without the limit;
-    `tried` are all factors with their makespans, us."""
+    `tried` are all factors of `scaled` with their makespans, us. A run with the overrides `settings` takes `makespan_us`.
+    `alone` are the kinds of rates, where there are several; `less` is there if less was faster than what there is.
+    """
 
     name: str
     text: str
@@ -58,15 +85,25 @@ class Need:
     best_us: float
     unimportant: bool
     tried: tuple[tuple[float, float], ...]
+    settings: Mapping[str, Any]
+    scaled: str
+    alone: tuple[Alone, ...] = ()
+    less: Less | None = None
 
     @property
     def verdict(self) -> str:
         """In a few words."""
+        if self.less:
+            return "less is faster"
         if self.unimportant:
             return "costs nothing"
         if self.factor is None:
             return f"more than {MOST_FACTOR:g} times as much"
         return "is enough" if self.factor <= 1 else "is not enough"
+
+    @property
+    def is_short(self) -> bool:
+        return not self.unimportant and (self.factor is None or self.factor > 1)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -77,16 +114,18 @@ class Needs:
     makespan_us: float
     needs: tuple[Need, ...]
     timing: dict[str, float]
+    warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage needs --json`, without the fields that all answers share."""
-        return {
+        answer = {
             "scenario": self.resolved.scenario.name,
             "machine": self.resolved.machine.name,
             "makespan_us": self.makespan_us,
             "loss_pct": LOSS_PCT,
             "needs": [asdict(need) | {"verdict": need.verdict} for need in self.needs],
         }
+        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -103,7 +142,7 @@ class Needs:
         from .figure_setting import setting_of
 
         rows = [
-            (need.text, factor, makespan, need.factor, need.best_us)
+            (need.scaled, factor, makespan, need.factor, need.best_us)
             for need in self.needs
             for factor, makespan in need.tried
         ]
@@ -117,89 +156,88 @@ class Needs:
         return parts_html(needs_parts(self))
 
 
-def needs(scenario: Given, *, overrides: Mapping[str, Any] | None = None, progress: Report = unreported) -> Needs:
+def needs(scenario: Given, *, overrides: Mapping[str, Any] | None = None, progress: Progress = silent) -> Needs:
     """How much R and how much Q a scenario needs so as to lose no more than 1 % to it; see the module's description.
 
     Takes some 25 runs. Raises `InputError` as `run` does.
     """
     started = time.perf_counter()
     resolved = resolved_scenario(scenario, overrides)
-    done = 0
+    done = 1
 
-    def makespan(change: Change | None = None) -> int:
+    def makespan(changed: Resolved, without_room: bool = False) -> int:
         nonlocal done
         progress(done, max(done + 1, 2 * EXPECTED_RUNS))
         done += 1
-        return simulated(resolved, "off", change).makespan_ps
+        return simulated(changed, "off", waterfall.without_capacity_limit if without_room else None).makespan_ps
 
-    own, fabric = makespan(), resolved.fabric()
-    rate = gbs(float(fabric.rates_kbs[0, 0]))
-    room, room_sm = int(fabric.capacity_gpu[0]), int(fabric.capacity_sm[0])
-
-    def rate_text(factor: float) -> str:
-        return f"{rate * factor:.{0 if rate * factor >= 1000 else 1}f} GB/s"
-
-    def room_text(factor: float) -> str:
-        return f"{format_size(room * factor, 'up')}, {format_size(room_sm * factor, 'up')} an SM"
-
-    found = (
-        _need("drain_rate", "drain rate (R)", rate_text, faster, waterfall.without_rate_limit, makespan, own),
-        _need(
-            "capacity", "capacity of the stage (Q)", room_text, roomier, waterfall.without_capacity_limit, makespan, own
-        ),
-    )
+    progress(0, 2 * EXPECTED_RUNS)
+    run, rates = simulated(resolved, "off"), all_rates(resolved)
+    own = run.makespan_ps
+    drain = _need(rates, resolved, makespan, own, makespan(rates.at(UNBOUNDED).of(resolved)))
+    capacity = _need(room(resolved), resolved, makespan, own, makespan(resolved, without_room=True))
+    found = (_that_binds(drain, resolved, makespan), capacity)
     progress(done, done)
-    return Needs(resolved, own / PS_PER_US, found, {"wall_s": time.perf_counter() - started})
+    warnings = tuple(cautions(resolved, run.program, run))
+    return Needs(resolved, own / PS_PER_US, found, {"wall_s": time.perf_counter() - started}, warnings)
 
 
-def faster(factor: float) -> Change:
-    """Every port at `factor` times its rate."""
-    return lambda fabric: replace(fabric, rates_kbs=_times(fabric.rates_kbs, factor))
-
-
-def roomier(factor: float) -> Change:
-    """Room for `factor` times as much, in an SM and in a GPU; at least for a granule."""
-
-    def change(fabric: Fabric) -> Fabric:
-        least = fabric.granule_bytes
-        return replace(
-            fabric,
-            capacity_sm=np.maximum(least, _times(fabric.capacity_sm, factor)),
-            capacity_gpu=np.maximum(least, _times(fabric.capacity_gpu, factor)),
-        )
-
-    return change
-
-
-def _times(numbers: Any, factor: float) -> Any:
-    return np.clip(np.ceil(numbers * factor), 1, waterfall.WITHOUT_LIMIT).astype(numbers.dtype)
-
-
-def _need(
-    name: str, text: str, shown: Callable[[float], str], scaled: Callable[[float], Change], without: Change,
-    makespan: Callable[[Change], int], own_ps: int,
-) -> Need:  # fmt: skip
-    best_ps = makespan(without)
+def _need(limit: Scalable, resolved: Resolved, makespan: Makespan, own_ps: int, best_ps: int) -> Need:
     found = {1.0: own_ps}
 
     def is_enough(factor: float) -> bool:
         if factor not in found:
-            found[factor] = makespan(scaled(factor))
-        return found[factor] <= (1 + LOSS_PCT / 100) * best_ps
+            found[factor] = makespan(limit.at(factor).of(resolved))
+        return _enough(found[factor], best_ps)
 
     factor = least_factor(is_enough)
-    unimportant = factor == 0
+    amount = limit.at(factor) if factor and factor != 1 else Amount(limit.now, {}, {})
     return Need(
-        name=name,
-        text=text,
-        now=shown(1.0),
-        value=shown(factor) if factor else None,
+        name="capacity" if limit.name == "capacity" else "drain_rate",
+        text=limit.text,
+        now=limit.now,
+        value=amount.text if factor else None,
         factor=factor or None,
         makespan_us=(found[factor] if factor else own_ps) / PS_PER_US,
         best_us=best_ps / PS_PER_US,
-        unimportant=unimportant,
+        unimportant=factor == 0,
         tried=tuple((factor, ps / PS_PER_US) for factor, ps in sorted(found.items())),
+        settings=amount.settings,
+        scaled=limit.text,
+        less=_faster_with_less(limit, found, best_ps),
     )
+
+
+def _enough(makespan_ps: int, best_ps: int) -> bool:
+    return makespan_ps <= (1 + LOSS_PCT / 100) * best_ps
+
+
+def _faster_with_less(limit: Scalable, found: Mapping[float, int], best_ps: int) -> Less | None:
+    """The fastest of what was tried, if it is less than there is and faster than all that there could be."""
+    factor = min(found, key=lambda one: (found[one], -one))
+    if factor >= 1 or found[factor] >= (1 - ORDER_PCT / 100) * min(found[1.0], best_ps):
+        return None
+    amount = limit.at(factor)
+    return Less(amount.text, amount.settings, factor, found[factor] / PS_PER_US)
+
+
+def _that_binds(need: Need, resolved: Resolved, makespan: Makespan) -> Need:
+    """What is needed of rates of several kinds: of the one that is enough on its own, or else of all of them."""
+    parts = rate_parts(resolved)
+    if len(parts) == 1 or need.factor is None or need.factor <= 1:
+        return need
+    found = []
+    for part in parts:
+        amount = part.at(need.factor)
+        makespan_us = makespan(amount.of(resolved)) / PS_PER_US
+        enough = makespan_us <= (1 + LOSS_PCT / 100) * need.best_us
+        found.append(Alone(part.name, part.text, part.now, amount.text, amount.settings, makespan_us, enough))
+    need = replace(need, alone=tuple(found))
+    binding = min((one for one in found if one.enough), key=lambda one: one.makespan_us, default=None)
+    if binding is None:
+        return need
+    return replace(need, text=binding.text, now=binding.now, value=binding.value, settings=binding.settings,
+                   makespan_us=binding.makespan_us)  # fmt: skip
 
 
 def least_factor(is_enough: Callable[[float], bool]) -> float | None:
@@ -232,7 +270,7 @@ def needs_parts(done: Needs) -> list[Any]:
             need.text,
             need.now,
             need.value or need.verdict,
-            f"{need.factor:.2f}" if need.factor else "",
+            f"{need.factor:.3g}" if need.factor else "",
             f"{need.makespan_us:.3f}",
             f"{need.best_us:.3f}",
         )
@@ -250,19 +288,33 @@ def needs_parts(done: Needs) -> list[Any]:
         ),
         "",
         _sentence(done),
+        *(["", *(f"warning: {sentence}" for sentence in done.warnings)] if done.warnings else []),
     ]
 
 
 def _sentence(done: Needs) -> str:
-    """What is too little, or that all is enough."""
-    short = [need for need in done.needs if not need.unimportant and (need.factor is None or need.factor > 1)]
-    if not short:
-        return "Neither is too little."
-    said = [
-        f"{need.text} of {need.value} would save {done.makespan_us - need.makespan_us:.3f} us"
-        if need.value
-        else f"no {need.text} of up to {MOST_FACTOR:g} times as much would be enough"
-        for need in short
-    ]
-    sentence = "; ".join(said)
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    """What is too little, or that all is enough; and what there is too much of."""
+    short = [need for need in done.needs if need.is_short]
+    sentence = "; ".join(_short(need, done.makespan_us) for need in short) or "neither is too little"
+    said = [f"{sentence[0].upper()}{sentence[1:]}."]
+    for need in done.needs:
+        if need.less:
+            gain = 100 * (1 - need.less.makespan_us / done.makespan_us)
+            said.append(
+                f"Less of the {need.text} is faster, {need.less.makespan_us:.3f} us ({gain:.1f} %) with {need.less.value}: "
+                "stores then come to the ports in another order."
+            )
+    return " ".join(said)
+
+
+def _short(need: Need, now_us: float) -> str:
+    if not need.value:
+        return f"no {need.text} of up to {MOST_FACTOR:g} times as much would be enough"
+    said = f"{need.text} of {need.value} would save {now_us - need.makespan_us:.3f} us"
+    others = [one for one in need.alone if one.text != need.text]
+    alone = ", ".join(f"{one.text} of {one.value} alone {_saved(now_us - one.makespan_us)}" for one in others)
+    return f"{said} ({alone})" if alone else said
+
+
+def _saved(us: float) -> str:
+    return f"{us:.3f} us" if us >= 0.001 else "nothing"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ..scenarios.schema import Scenario, TraceLevel
     from ..scenarios.workload import PolicyChoice, Workload
+    from ..sim.machine import Machine
     from ..sim.topology import Fabric
     from ..sim.trace import Trace
 
@@ -27,6 +28,15 @@ def with_workload(resolved: Resolved, workload: Workload) -> Resolved:
     """The scenario with another workload of the same kind, which is not what was written."""
     scenario = resolved.scenario.model_copy(update={"workload": workload})
     return replace(resolved, scenario=scenario, places=nowhere)
+
+
+def with_numbers(machine: Machine, values: Mapping[str, Any]) -> Machine:
+    """The machine with other values, in inside units, by dotted path; sources stay, though the values are not theirs."""
+    for path, value in values.items():
+        part, name = path.split(".")
+        number = getattr(getattr(machine, part), name).model_copy(update={"value": value})
+        machine = machine.model_copy(update={part: getattr(machine, part).model_copy(update={name: number})})
+    return machine
 
 
 def simulated(

@@ -32,8 +32,6 @@ class Run:
     program: Program
     fabric: Fabric
     trace: Trace
-    given: tuple[Any, Mapping[str, Any]] | None = None
-    """The scenario as it was given, and overrides of it."""
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -44,8 +42,9 @@ class Run:
         from ..scenarios.cautions import cautions
         from .no_effect import without_effect
 
-        idle = [] if self.given is None else without_effect(*self.given, self.program, self.fabric, self.trace)
-        return (*idle, *cautions(self.resolved, self.program))
+        given = self.resolved.given
+        idle = [] if given is None else without_effect(*given, self.program, self.fabric, self.trace)
+        return (*idle, *cautions(self.resolved, self.program, self.trace))
 
     @property
     def makespan_us(self) -> float:
@@ -78,7 +77,7 @@ def run_parts(run: Run) -> list[Any]:
     facts = [
         ("makespan", f"{metrics['makespan_us']:.3f} us"),
         *_ends(metrics),
-        ("stalled for room in the stage", f"{metrics['stall_total_us']:.3f} us, summed over lanes"),
+        ("stalled for room in the stage", _stalled(metrics)),
         ("stored", _stored(metrics)),
         ("most that a GPU's stage held", format_size(peak)),
         ("simulated", f"{metrics['ops']} ops, {metrics['events']} events in {run.timing['simulate_s']:.2f} s"),
@@ -111,7 +110,14 @@ def run_parts(run: Run) -> list[Any]:
         columns = ("role", "lanes", "busy", "stall", *(f"wait: {cause}" for cause in causes))
         parts.append(table("where a lane's time goes, us, mean by role", columns, by_role))
     if by_phase:
-        parts += ["", table("how long a task takes, us, by phase", ("phase", "tasks", "median", "95 %"), by_phase)]
+        parts += [
+            "",
+            table(
+                "from a task's first op to its last, waits included, us, by phase",
+                ("phase", "tasks", "median", "95 %"),
+                by_phase,
+            ),
+        ]
     return parts
 
 
@@ -133,6 +139,17 @@ def roof_table(roofs: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[str], 
 def what_runs(workload: Workload) -> str:
     """The workload in a few words, with its policy."""
     return workload.title + (f", policy {workload.policy_name}" if workload.policy_name else "")
+
+
+def _stalled(metrics: dict[str, Any]) -> str:
+    total, mean = f"{metrics['stall_total_us']:.3f} us, summed over lanes", stall_mean_us(metrics)
+    return f"{total}; {mean:.3f} us a lane of the roles that stall" if mean else total
+
+
+def stall_mean_us(metrics: Mapping[str, Any]) -> float:
+    """Stall of a lane, mean over the roles that stall: that of all lanes is larger than the makespan where many do."""
+    lanes = sum(role["lanes"] for role in metrics["roles"].values() if role["stall_mean_us"])
+    return float(metrics["stall_total_us"] / max(1, lanes))
 
 
 def _stored(metrics: dict[str, Any]) -> str:

@@ -9,25 +9,27 @@ that fills the processor's caches, lanes above all, so that no other schedule te
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..scenarios.loader import Resolved
 from ..sim import program as p
 from ..sim.granule_counts import op_granules, pieces_of_rows, total_granules
 from ..sim.layout import Layout
 from ..sim.outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN
 from ..sim.program_index import op_gpus, op_repeats
 from ..sim.units import format_size
-from ..terminal.clock import PATIENCE_S
 from ..terminal.output import parts_html, table
+from ..terminal.progress import PATIENCE_S
+from .api import resolved_scenario
+from .built import Built
 
 if TYPE_CHECKING:
     from ..sim.program import Program
     from ..sim.topology import Fabric
+    from .reruns import Given
 
 WATCHED_S = 3.0
 """How long a run is watched; in the first second of one with many GPUs little is under way yet."""
@@ -55,43 +57,26 @@ class RunEstimate:
         return parts_html(estimate_parts(self))
 
 
-@dataclass(frozen=True)
-class Built(Resolved):
-    """A scenario whose schedule and fabric are made once, and what that took."""
+def estimate_run(
+    scenario: Given | Built,
+    engine: str | None = None,
+    trace: str | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+) -> RunEstimate:
+    """What a scenario will take in time and memory: a name of the catalogue, a file, a mapping, or a `Scenario`.
 
-    built: tuple[Program, Fabric] = field(repr=False)
-    build_s: float = 0.0
-
-    @classmethod
-    def of(cls, resolved: Resolved) -> Built:
-        started = time.perf_counter()
-        made = resolved.program(), resolved.fabric()
-        took = time.perf_counter() - started
-        return cls(resolved.scenario, resolved.machine, made, took, places=resolved.places)
-
-    def program(self) -> Program:
-        return self.built[0]
-
-    def fabric(self) -> Fabric:
-        return self.built[1]
-
-    @cached_property
-    def events(self) -> int:
-        """About how many model events the run has."""
-        return _events(*self.built)
-
-
-def estimate_run(resolved: Resolved, engine: str | None = None, trace: str | None = None) -> RunEstimate:
-    """What `resolved` will take in time and memory. Raises what building its schedule raises."""
-    built = resolved if isinstance(resolved, Built) else Built.of(resolved)
-    program, fabric = built.built
-    _load(engine or resolved.scenario.engine)
+    `engine`, `trace` and `overrides` are those of `run`. Raises what building the schedule raises.
+    """
+    built = scenario if isinstance(scenario, Built) else Built.of(resolved_scenario(scenario, overrides))
+    program, fabric = built.program(), built.fabric()
+    _load(engine or built.scenario.engine)
     held = _resident_bytes()  # the engine itself, but none of the tables that it makes while it is watched
-    memory = held + _engine_bytes(program, fabric, Layout.of(program, fabric), trace or resolved.scenario.trace)
+    memory = held + _engine_bytes(program, fabric, Layout.of(program, fabric), trace or built.scenario.trace)
     return RunEstimate(
         ops=int(op_repeats(program).sum()),
         granules=total_granules(program, fabric),
-        events=built.events,
+        events=_events(program, fabric),
         build_s=built.build_s,
         wall_s=built.build_s + expected_s(built, engine),
         memory_bytes=memory,
@@ -112,7 +97,7 @@ def expected_s(built: Built, engine: str | None = None) -> float:
 
     chosen = engine or built.scenario.engine
     _load(chosen)
-    program, fabric = built.built
+    program, fabric = built.program(), built.fabric()
     seen: list[tuple[float, float]] = []
     started = time.perf_counter()
 

@@ -1,25 +1,24 @@
 """`xstage tune`: the best policy of a scenario, and the settings of the kernel that go with it.
 
 Every policy runs with its own choices first, then a search over its settings (sim/search.py). The saving is against the
-scenario as it is written. Its interval comes from the machine: scenario and best are run again at the ends of the intervals
-that the machine file gives for R and for Q; without such intervals it is null.
+scenario as it is written; xstage/answers/saving_interval.py says what its interval is of.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim.errors import XstageError
 from ..sim.search import KNEE_PCT, Axis, Search
 from ..sim.units import PS_PER_US
-from ..terminal.counted_progress import Report, unreported
 from ..terminal.heading import asked
 from ..terminal.output import parts_html, table
+from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
 from .comparison import parameters_text
 from .reruns import (
@@ -33,20 +32,23 @@ from .reruns import (
     under_policy,
     with_workload,
 )
+from .saving_interval import Ran, SavingInterval, saving_interval
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from ..scenarios.workload import PolicyChoice, Setting
-    from ..sim.machine import Machine
 
 MOST_RUNS = 40
 """Runs of one policy, unless told otherwise."""
 USUAL_RUNS = 20
 """What a policy with many settings takes, about; for the time that is left."""
 BEST_SHOWN = 3
-NO_INTERVAL = "no interval of the saving: the machine gives none for R or Q; add `interval: [low, high]` to one"
+NO_INTERVAL = (
+    "no interval of the saving: the machine gives none for a number that these schedules use; add `interval: [low, high]` "
+    "to one"
+)
 NO_SAVING = "no saving: the scenario cannot run as it is written"
 
 
@@ -71,7 +73,8 @@ class Tried:
 class Tuning:
     """All runs in the order in which they were made (`curve`), the scenario's own first, and what follows from them.
 
-    `d_knee` is the smallest row lead D of `d_knee_policy` whose makespan is within 1 % of the best over D.
+    `d_knee` is the smallest row lead D of `d_knee_policy`, of those that were tried, whose makespan is within 1 % of the
+    best of them: with others it may be another.
     """
 
     resolved: Resolved
@@ -79,9 +82,10 @@ class Tuning:
     best: Tried
     d_knee: int | None
     d_knee_policy: str | None
-    saving_interval_pct: tuple[float, float] | None
+    interval: SavingInterval | None
     changes: tuple[str, ...]
     timing: dict[str, float]
+    warnings: tuple[str, ...] = ()
 
     @property
     def own(self) -> Tried:
@@ -93,11 +97,20 @@ class Tuning:
         return _saving_pct(self.own.makespan_us, self.best.makespan_us)
 
     @property
+    def saving_interval_pct(self) -> tuple[float, float] | None:
+        """The least and the most that is saved, over what `interval` is of."""
+        return None if self.interval is None else (self.interval.low_pct, self.interval.high_pct)
+
+    @property
     def note(self) -> str | None:
         """What is missing from the answer, and why."""
         if self.saving_pct is None:
             return NO_SAVING
-        return NO_INTERVAL if self.saving_interval_pct is None else None
+        return NO_INTERVAL if self.interval is None and self.best is not self.own else None
+
+    @property
+    def leads_tried(self) -> int:
+        return sum(t.policy == self.d_knee_policy and "lead_rows" in t.parameters for t in self.curve)
 
     @property
     def knee_saving(self) -> str:
@@ -132,7 +145,7 @@ class Tuning:
             "saving_pct": self.saving_pct,
             "saving_interval_pct": list(interval) if interval else None,
         }
-        return {
+        answer = {
             "scenario": self.resolved.scenario.name,
             "machine": self.resolved.machine.name,
             "own": self.own.as_dict(),
@@ -141,8 +154,10 @@ class Tuning:
             "d_knee_policy": self.d_knee_policy,
             "changes": list(self.changes),
             "notes": [self.note] if self.note else [],
+            "saving_interval_of": self.interval.as_dict() if self.interval else None,
             "curve": [tried.as_dict() for tried in self.curve],
         }
+        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -161,12 +176,14 @@ class Tuning:
         )
 
     def plot(self) -> Figure:
-        """Makespan over the row lead D with its knee, or else over the first setting of the best policy."""
+        """Makespan over the row lead D with its knee, or else over a setting of the best policy, or the best of each."""
         from ..plots.schedule_figures import tune_figure
         from .figure_setting import setting_of
 
         policy = self.d_knee_policy or self.best.policy
-        setting = next(iter({key for t in self.curve if t.policy == policy for key in t.parameters}), None)
+        settings = [setting for t in self.curve if t.policy == policy for setting in t.parameters.items()]
+        # One that has more than two values tells more than one that is on or off.
+        setting = min(settings, key=lambda one: isinstance(one[1], bool), default=(None, None))[0]
         what = setting_of(self.resolved, ("policy",))
         return tune_figure(self.frame, policy, setting, self.d_knee, self.own.makespan_us, what)
 
@@ -183,7 +200,7 @@ def tune(
     *,
     most_runs: int = MOST_RUNS,
     overrides: Mapping[str, Any] | None = None,
-    progress: Report = unreported,
+    progress: Progress = silent,
 ) -> Tuning:
     """Search the policies of a scenario (default: all) and their settings for the shortest makespan.
 
@@ -206,16 +223,18 @@ def tune(
         raise runs.first_error
     # Of equal ones the scenario as it is, then one whose settings are numbers that can be read.
     best = min(known, key=lambda tried: (tried.makespan_us, tried is not own, not tried.parameters))
-    interval = runs.saving_interval(best)
+    ran = runs.ran_again(best)
+    warned = [sentence for one, trace in ran for sentence in cautions(one, trace.program, trace)]
     return Tuning(
         resolved=resolved,
         curve=tuple(runs.curve),
         best=best,
         d_knee=knee,
         d_knee_policy=knee_policy,
-        saving_interval_pct=interval,
+        interval=runs.saving_interval(ran),
         changes=tuple(_changes(own, best, choices)),
         timing={"wall_s": time.perf_counter() - started},
+        warnings=tuple(dict.fromkeys(warned)),
     )
 
 
@@ -223,7 +242,12 @@ class _Runs:
     """Runs a scenario under policies and settings, each combination once, and keeps what came out."""
 
     def __init__(
-        self, resolved: Resolved, choices: Mapping[str, PolicyChoice], names: Sequence[str], most: int, progress: Report
+        self,
+        resolved: Resolved,
+        choices: Mapping[str, PolicyChoice],
+        names: Sequence[str],
+        most: int,
+        progress: Progress,
     ) -> None:
         self.resolved, self.choices, self.most, self.progress = resolved, choices, most, progress
         self.curve: list[Tried] = []
@@ -255,20 +279,24 @@ class _Runs:
         ends = ([s.low for s in settings], [Axis(s.low, s.high, s.step).values()[-1] for s in settings])
         return any(self._at(name, _named(settings, end)) is not None for end in ends)
 
-    def saving_interval(self, best: Tried) -> tuple[float, float] | None:
-        """The least and the most that the best saves at the ends of the machine's intervals of R and Q, and as it is."""
+    def ran_again(self, best: Tried) -> list[Ran]:
+        """The scenario, if it can run, and the best, if it is another, each with its run."""
         own = self.curve[0]
-        ends = _ends(self.resolved.machine)
-        if not ends or own.makespan_us is None:
+        chosen = [self.resolved] if own.makespan_us is not None else []
+        chosen += [self.resolved_as(best)] if best is not own else []
+        return [(one, simulated(one, "off")) for one in chosen]
+
+    def saving_interval(self, ran: Sequence[Ran]) -> SavingInterval | None:
+        """What may be saved instead; None where nothing is saved, or nothing is known that could change it."""
+        if len(ran) < 2:
             return None
-        tuned = self._resolved(best) if best is not own else self.resolved
-        savings = [_saving_pct(own.makespan_us, best.makespan_us)]
-        for number, machine in enumerate(ends):
-            self.progress(len(self.curve) + number, len(self.curve) + len(ends))
-            times = [simulated(replace(one, machine=machine), "off").makespan_ps for one in (self.resolved, tuned)]
-            savings.append(_saving_pct(*times))
-        known = [saving for saving in savings if saving is not None]
-        return min(known), max(known)
+        (own, best), done = ran, len(self.curve)
+        return saving_interval(own, best, lambda more, of: self.progress(done + more, done + of))
+
+    def resolved_as(self, tried: Tried) -> Resolved:
+        """The scenario under a policy and settings that were tried."""
+        workload = self.resolved.scenario.workload.with_policy(tried.policy, tried.parameters)
+        return with_workload(self.resolved, workload)
 
     def _usual(self, name: str) -> tuple[Resolved | None, Parameters]:
         try:
@@ -286,7 +314,7 @@ class _Runs:
             expected = len(self.curve) + sum(self._left.values())
             self.progress(len(self.curve), expected)
             try:
-                ran = simulated(changed or self._resolved(Tried(name, parameters, None)), "off")
+                ran = simulated(changed or self.resolved_as(Tried(name, parameters, None)), "off")
                 makespan_us = ran.makespan_ps / PS_PER_US
                 self._kept[key] = self._keep(Tried(name, parameters, makespan_us, None, self._room(name, parameters)))
             except XstageError as error:
@@ -305,10 +333,6 @@ class _Runs:
         rooms = [s.room(parameters[s.key]) for s in self.choices[name].settings if s.room and s.key in parameters]
         return sum(rooms) if rooms else None
 
-    def _resolved(self, tried: Tried) -> Resolved:
-        workload = self.resolved.scenario.workload.with_policy(tried.policy, tried.parameters)
-        return with_workload(self.resolved, workload)
-
 
 def _points(choice: PolicyChoice) -> int:
     total = 1
@@ -323,27 +347,6 @@ def _named(settings: Sequence[Setting], point: Sequence[int]) -> Parameters:
 
 def _saving_pct(own: float | None, best: float | None) -> float | None:
     return 100 * (own - best) / own if own and best is not None else None
-
-
-def _ends(machine: Machine) -> list[Machine]:
-    """The machine at every combination of the ends of its intervals of R and of Q; none if it gives neither."""
-    ends = []
-    for part, name in (
-        ("interconnect", "drain_rate"),
-        ("interconnect", "link_rate"),
-        ("stage", "capacity_gpu"),
-        ("stage", "capacity_sm"),
-    ):
-        number = getattr(getattr(machine, part), name)
-        if number is not None and number.interval:
-            ends.append([(part, name, number.model_copy(update={"value": end})) for end in number.interval])
-    changed = []
-    for combination in itertools.product(*ends) if ends else ():
-        new = machine
-        for part, name, number in combination:
-            new = new.model_copy(update={part: getattr(new, part).model_copy(update={name: number})})
-        changed.append(new)
-    return changed
 
 
 def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice]) -> list[str]:
@@ -378,16 +381,18 @@ def tuning_parts(done: Tuning) -> list[Any]:
         parts.append(f"{best.policy} takes {best.makespan_us:.3f} us. As it is written it cannot run: {own.error}")
     else:
         interval = done.saving_interval_pct
-        between = f" ({interval[0]:.1f} to {interval[1]:.1f} % within R and Q's intervals)" if interval else ""
+        between = f" ({interval[0]:.1f} to {interval[1]:.1f} %)" if interval else ""
         parts.append(
             f"{best.policy} takes {best.makespan_us:.3f} us instead of {own.makespan_us:.3f} us: "
             f"saves {done.saving_pct:.1f} %{between}."
         )
+    if done.interval:
+        parts.append(done.interval.told)
     parts += done.changes
     if done.d_knee is not None:
         parts.append(
-            f"D_knee of {done.d_knee_policy}: {done.d_knee} rows, the least within {KNEE_PCT:g} % of its best"
-            f"{done.knee_saving}{done.knee_room}."
+            f"D_knee of {done.d_knee_policy}: {done.d_knee} rows, the least of the {done.leads_tried} leads tried that is "
+            f"within {KNEE_PCT:g} % of the best{done.knee_saving}{done.knee_room}."
         )
     if done.note:
         parts.append(f"There is {done.note}.")
@@ -400,4 +405,8 @@ def tuning_parts(done: Tuning) -> list[Any]:
         failed += [(policy, t.error or "") for t in mine[:1] if not known]
     count = len(done.curve)
     parts += ["", table(f"the best of each policy, of {count} runs", ("policy", "settings", "makespan, us"), rows)]
-    return [*parts, "", table("cannot run", ("policy", "why"), failed)] if failed else parts
+    if failed:
+        parts += ["", table("cannot run", ("policy", "why"), failed)]
+    if done.warnings:
+        parts += ["", *(f"warning: {sentence}" for sentence in done.warnings)]
+    return parts
