@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ MOST_WRITTEN = 120
 LOG_FROM = 30
 """Colours follow the logarithm where the largest value is this many times the smallest."""
 UNITS = (("_us", "µs"), ("_bytes", "bytes"), ("_gbs", "GB/s"), ("_pct", "%"))
+MOST_LETTERS = 60  # of the names below the bars, side by side
 LONGEST_UPRIGHT = 4
 """Characters under a column that fit side by side."""
 COLOURS = "cividis"  # to the same order of brightness for every kind of colour vision
@@ -35,6 +37,7 @@ WIDEST_TITLE, WIDEST_OF_LINE = 70, 50  # characters; that of a line figure is bo
 LONGEST_TITLE = 30  # of a panel, in one line
 WIDTH_OF_LETTER = 0.075  # inches, of small text
 SIZE: Any = SizeOrZero
+KEY, KIND = re.compile(r"\w+="), "kind"
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,49 @@ def _axis(data: pd.DataFrame, columns: Sequence[str]) -> _Axis:
     text = written if len(columns) == 1 else valued
     texts = {value: ", ".join(dict.fromkeys(text(one, rows.loc[value, one]) for one in columns)) for value in values}
     numeric = data[first].dtype.kind in "iuf"
-    return _Axis(first, axis_label(columns), texts, sorted(values) if numeric else values)
+    return _Axis(first, axis_label(columns), _differing(texts), sorted(values) if numeric else values)
+
+
+def _differing(texts: dict[Any, str]) -> dict[Any, str]:
+    """Texts such as 'kind=islands nic_rate=43 GB/s nic_latency=3 us' with the keys in which they differ, one per line.
+
+    The kind stays where other values are plain names, and a text that would be nothing, or that of another value, is kept.
+    """
+    keys = {value: _keys(text) for value, text in texts.items()}
+    mappings = [found for found in keys.values() if found]
+    if not mappings:
+        return texts
+    every = dict.fromkeys(key for found in mappings for key in found)
+    kept = {key for key in every if len({found.get(key) for found in mappings}) > 1}
+    if len(mappings) < len(texts) and KIND in every:
+        kept.add(KIND)
+    short = {
+        value: "\n".join(
+            inner if key == KIND else f"{key}={inner}" for key, inner in keys[value].items() if key in kept
+        )
+        for value in texts
+    }
+    short = {value: text or texts[value] for value, text in short.items()}
+    return short if len(set(short.values())) == len(set(texts.values())) else texts
+
+
+def _keys(text: str) -> dict[str, str]:
+    """The keys and values of a mapping as a cell of a sweep has it; none of a plain name. A value in brackets is whole."""
+    if not KEY.match(text):
+        return {}
+    found: dict[str, str] = {}
+    depth = start = 0
+    for at, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and letter == " " and KEY.match(text, at + 1):
+            found |= _pair(text[start:at])
+            start = at + 1
+    return found | _pair(text[start:])
+
+
+def _pair(text: str) -> dict[str, str]:
+    key, _, value = text.partition("=")
+    return {key: value}
 
 
 def _lines(data: pd.DataFrame, axis: _Axis, metric: str, title: str) -> Figure:
@@ -95,7 +140,10 @@ def _lines(data: pd.DataFrame, axis: _Axis, metric: str, title: str) -> Figure:
             marked = axis.values[:: -(-len(axis.values) // MOST_TICKS)]
             plot.set_xticks(marked, [axis.texts[value] for value in marked], rotation=30, ha="right")
     else:
-        plot.bar([axis.texts[value] for value in data[axis.column]], data[metric], color=BLUE)
+        names = [axis.texts[value] for value in data[axis.column]]
+        plot.bar(names, data[metric], color=BLUE)
+        if len(names) * _widest(names) > MOST_LETTERS:
+            plot.set_xticks(range(len(names)), names, rotation=30, ha="right")
     plot.set_ylim(0)
     return figure
 
@@ -114,10 +162,10 @@ def _heat_maps(data: pd.DataFrame, axes: Sequence[_Axis], metric: str, title: st
     known = data[metric].dropna()
     norm = _norm(known.to_numpy(dtype=float))
     names = [across.texts[value] for value in across.values]
-    longest = max(map(len, names))
+    longest = _widest(names)
     upright = longest > LONGEST_UPRIGHT
     titles = [_panel_title(third, panel) for panel in panels] if third else []
-    widest = max((len(line) for text in titles for line in text.split("\n")), default=0)
+    widest = _widest(titles)
     wide = max(4.8, 1.9 + len(panels) * (0.3 + max(0.48 * len(names), WIDTH_OF_LETTER * widest)))
     high = 1.5 + 0.34 * max(3, len(down.values)) + (WIDTH_OF_LETTER * longest if upright else 0)
     figure = Figure(figsize=(wide, high + (0.2 if titles else 0)))
@@ -137,6 +185,11 @@ def _heat_maps(data: pd.DataFrame, axes: Sequence[_Axis], metric: str, title: st
     if title:
         figure.suptitle(_wrapped(title), fontsize="medium")
     return figure
+
+
+def _widest(texts: Sequence[str]) -> int:
+    """Letters of the longest line."""
+    return max((len(line) for text in texts for line in text.split("\n")), default=0)
 
 
 def _panel_title(axis: _Axis, value: Any) -> str:

@@ -67,18 +67,18 @@ class Cluster:
         """Raises `InputError` unless every worker has the version and the model's sources that are here."""
         answers = self._client.run(identity, on_error="return")
         if not answers:
-            raise InputError("is a cluster without workers", field="--dask", value=address)
+            raise InputError("is a cluster without workers", field="dask", value=address)
         here = identity()
         for worker, found in answers.items():
             if isinstance(found, BaseException):
                 raise InputError(
                     f"worker {worker} cannot load xstage: {found}",
-                    field="--dask", value=address, allowed=f"workers with xstage {here[0]}",
+                    field="dask", value=address, allowed=f"workers with xstage {here[0]}",
                 )  # fmt: skip
             if tuple(found) != here:
                 raise InputError(
                     f"worker {worker} has xstage {found[0]} with model {found[1][:12]}",
-                    field="--dask", value=address, allowed=f"xstage {here[0]} with model {here[1][:12]}, as here",
+                    field="dask", value=address, allowed=f"xstage {here[0]} with model {here[1][:12]}, as here",
                 )  # fmt: skip
 
     def _ended(self, sent: dict[Future, tuple[list[Task], float]]) -> list[Future]:
@@ -115,11 +115,11 @@ def _connect(address: str) -> Client:
         import distributed
     except ImportError:
         raise InputError(
-            "needs Dask, which is not installed", field="--dask", value=address, allowed="pip install 'xstage[dask]'"
+            "needs Dask, which is not installed", field="dask", value=address, allowed="pip install 'xstage[dask]'"
         ) from None
     try:
         client: Client = distributed.Client
         return client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         reason = f"does not answer as a Dask scheduler: {error}"
-        raise InputError(reason, field="--dask", value=address, allowed="such as tcp://127.0.0.1:8786") from None
+        raise InputError(reason, field="dask", value=address, allowed="such as tcp://127.0.0.1:8786") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from functools import lru_cache
@@ -15,16 +16,36 @@ PACKAGE = __package__.rpartition(".")[0]
 
 @lru_cache(maxsize=1)
 def model_digest() -> str:
-    """SHA-256 over everything that a point's result depends on beside its scenario.
-
-    That is every module of sim/, and the modules and tables of scenarios/, which turn a workload into a schedule.
-    """
+    """SHA-256 over everything that a point's result depends on beside its scenario: see `model_sources`."""
     digest = hashlib.sha256()
-    for name, file in sorted([*_sources("sim", True, (".py",)), *_sources("scenarios", False, (".py", ".csv"))]):
+    for name, file in model_sources():
         content = file.read_bytes()
         digest.update(f"{name} {len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()
+
+
+def model_sources() -> list[tuple[str, Traversable]]:
+    """Name and file of every module of sim/, of the modules and tables of scenarios/, which turn a workload into a schedule,
+    and of the task itself with what it imports from here.
+    """
+    packages = [*_sources("sim", True, (".py",)), *_sources("scenarios", False, (".py", ".csv"))]
+    return sorted([*packages, *_with_imports("task")], key=lambda source: source[0])
+
+
+def _with_imports(module: str) -> list[tuple[str, Traversable]]:
+    """A module beside this one, and those that it imports, at its top or in a function."""
+    here = files(__package__)
+    found: dict[str, Traversable] = {}
+    waiting = [module]
+    while waiting:
+        if (name := waiting.pop()) in found:
+            continue
+        found[name] = here / f"{name}.py"
+        tree = ast.parse(found[name].read_bytes())
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1]
+        waiting += [node.module for node in imports if node.module]
+    return [(f"sweeps/{name}.py", file) for name, file in found.items()]
 
 
 def point_key(scenario: dict[str, Any], machine: dict[str, Any], model: str) -> str:

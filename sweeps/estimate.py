@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,7 +26,10 @@ START_S = 2.0  # what it takes until a worker has loaded the engine
 
 @dataclass(frozen=True)
 class Estimate:
-    """`ops`, `wall_s` and `memory_bytes` are for the points `to_run`; None where no point of the sample had a result."""
+    """`ops`, `wall_s` and `memory_bytes` are for the points `to_run`; None where no point of the sample had a result.
+
+    `first_error` is that of the first point of the sample that failed.
+    """
 
     points: int
     to_run: int
@@ -35,6 +39,7 @@ class Estimate:
     ops: int | None
     wall_s: float | None
     memory_bytes: int
+    first_error: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,10 +53,11 @@ class Estimate:
             ("time", "not known" if self.wall_s is None else f"about {self.wall_s:.3g} s {workers}"),
             ("memory", f"about {format_size(self.memory_bytes)} {workers}"),
             ("sample", f"{self.sampled} points were run for this, {self.sample_failed} of them failed"),
+            *([("the first error", self.first_error)] if self.first_error else []),
         ]
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in self.facts())
+        rows = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in self.facts())
         return f"<table>{rows}</table>"
 
 
@@ -63,7 +69,7 @@ def estimate(
     Points with a record in the folder `output` are left out. Nothing is written. Raises `InputError`.
     """
     if workers is not None and workers < 1:
-        raise InputError("is no number of processes", field="workers", value=workers, allowed="1 or more")
+        raise InputError("is not a number of processes", field="workers", value=workers, allowed="1 or more")
     loaded = load_study(study)
     waiting = _waiting(loaded, output)
     points = sum(1 for _ in loaded.points())
@@ -77,7 +83,10 @@ def estimate(
     if not waiting:
         ops, wall = 0, 0.0
     memory = count * max((record.peak_bytes for record in records), default=0) + peak_bytes()
-    return Estimate(points, len(waiting), len(records), len(records) - len(good), count, ops, wall, memory)
+    errors = [f"{record.error_type}: {record.error}" for record in records if not record.ok]
+    return Estimate(
+        points, len(waiting), len(records), len(errors), count, ops, wall, memory, errors[0] if errors else None
+    )
 
 
 def _waiting(study: LoadedStudy, output: str | Path | None) -> list[int]:

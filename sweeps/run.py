@@ -22,7 +22,7 @@ from .cluster import Cluster
 from .digest import model_digest, point_key, text_key
 from .journal import Journal
 from .pool import ProcessPool
-from .table import FILE, check_columns, remove_leftovers, write_table
+from .table import FILE, check_columns, check_owner, read_table, remove_leftovers, write_table
 from .task import Record, Task
 
 if TYPE_CHECKING:
@@ -61,10 +61,8 @@ class Sweep:
         return self.folder / FILE
 
     def frame(self) -> pd.DataFrame:
-        """The table as a DataFrame: a row a point, with axes, metrics, errors and, last, times."""
-        import pandas as pd
-
-        return pd.read_parquet(self.file)
+        """The table as a DataFrame: one row per point, with axes, metrics, errors and, last, times."""
+        return read_table(self.folder)
 
     def plot(self, metric: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:
         """A column (default: the study's `metric`) over the axes that have more than one value: a line over one, a heat map
@@ -90,7 +88,9 @@ class Sweep:
         return idle_axes(self.study, self.frame())
 
     def cautions(self) -> list[str]:
-        """What points hang on without being asked, each sentence once, with the number of points."""
+        """Warnings about points: unmeasured assumptions that they depend on, and numbers left unchanged when related
+        ones were changed. Each sentence once, with its number of points.
+        """
         from .view import cautions
 
         return cautions(self.frame())
@@ -136,7 +136,8 @@ def sweep(
     is at `dask`. A point that fails, or takes longer than `timeout_s`, is a row with its error. `max_memory` ('8 GiB') is
     for all processes together: there are fewer of them if they need more.
 
-    Raises `InputError` for what is not acceptable, `LimitError` if not even one worker fits into `max_memory`.
+    Raises `InputError` for what is not acceptable, and for a folder with the points of another study; `LimitError` if not
+    even one worker fits into `max_memory`.
     """
     started = time.perf_counter()
     memory = None if max_memory is None else parse_size(max_memory, "max_memory")
@@ -144,6 +145,7 @@ def sweep(
     loaded = load_study(study)
     check_columns(loaded)
     folder = Path(output)
+    check_owner(loaded, folder)
     with ExitStack() as stack:
         cluster = stack.enter_context(closing(Cluster(dask, timeout_s))) if dask is not None else None
         journal = stack.enter_context(Journal(folder))
@@ -258,7 +260,7 @@ def prepare(study: LoadedStudy, point: Point) -> Task | Record:
         key = text_key(json.dumps([model_digest(), said, str(error)], sort_keys=True, default=str))
         return Record(key, None, type(error).__name__, str(error))
     scenario, machine = resolved.scenario.model_dump(mode="json"), resolved.machine.model_dump(mode="json")
-    return Task(point_key(scenario, machine, model_digest()), scenario, machine)
+    return Task(point_key(scenario, machine, model_digest()), scenario, machine, resolved.places)
 
 
 def _within(memory: int, pool: ProcessPool, running: _Running, tasks: Iterator[Task]) -> ProcessPool:
@@ -285,9 +287,9 @@ def uses_compiled(study: LoadedStudy) -> bool:
 
 def _check_choices(workers: int | None, dask: str | None, timeout_s: float | None, memory: int | None) -> None:
     if workers is not None and workers < 1:
-        raise InputError("is no number of processes", field="workers", value=workers, allowed="1 or more")
+        raise InputError("is not a number of processes", field="workers", value=workers, allowed="1 or more")
     if timeout_s is not None and not timeout_s > 0:
-        raise InputError("is no time limit", field="timeout", value=timeout_s, allowed="seconds above 0")
+        raise InputError("is not a time limit", field="timeout", value=timeout_s, allowed="seconds above 0")
     if dask is not None and (workers is not None or memory is not None):
         field_name = "workers" if workers is not None else "max_memory"
         raise InputError("has no meaning with a Dask cluster, which has its own", field=field_name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..scenarios.study import LoadedStudy
 from ..sim.errors import InputError
@@ -17,7 +17,12 @@ from ..sim.files import write_whole
 from .digest import model_digest
 from .journal import Journal
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 FILE = "points.parquet"
+UNNAMED = "unnamed"
+"""The name of a study that was given as a mapping without one."""
 
 FRONT, ERRORS, TIMING = range(3)  # the parts of a row
 
@@ -50,6 +55,48 @@ def write_table(study: LoadedStudy, keys: list[str], journal: Journal, folder: P
     with write_whole(folder / FILE) as temporary:
         parquet.write_table(table, temporary, compression="zstd")
     return folder / FILE
+
+
+def read_table(folder: Path) -> pd.DataFrame:
+    """The points in the folder of a sweep. `attrs` has what the sweep says about itself: question, study, axes, metric and
+    model_digest, as far as the version that wrote it knew them.
+
+    Raises `InputError` if there is no such table.
+    """
+    from pyarrow import ArrowException, parquet
+
+    file = folder / FILE
+    try:
+        table = parquet.read_table(file)
+        about = json.loads((table.schema.metadata or {})[b"xstage"])
+    except FileNotFoundError:
+        reason = f"has no {FILE}: it is no folder of a sweep, or of one that was stopped at once"
+        raise InputError(reason, file=str(folder), allowed="a folder that `xstage sweep -o DIR` wrote") from None
+    except KeyError:
+        raise InputError("is no table of a sweep: it does not say its axes", file=str(file)) from None
+    except (ArrowException, OSError, ValueError) as error:
+        raise InputError(f"is no table of a sweep: {error}", file=str(file)) from None
+    points: pd.DataFrame = table.to_pandas()
+    points.attrs = about
+    return points
+
+
+def check_owner(study: LoadedStudy, folder: Path) -> None:
+    """Raises `InputError` if the folder has the table of another study, which this one's would replace.
+
+    A study is known by its name, so it may change and grow; where one of the two has none, from Python, by its question.
+    """
+    if not (folder / FILE).exists():
+        return
+    there, mine = read_table(folder).attrs, study.study
+    unnamed = UNNAMED in (there["study"], mine.name)
+    if there["question"] == mine.question if unnamed else there["study"] == mine.name:
+        return
+    known = f"asking {there['question']!r}" if unnamed else str(there["study"])
+    go_on = "" if unnamed else f"; a study that was renamed goes on with `name: {there['study']}`"
+    raise InputError(
+        f"has the points of another study, {known}", field="output", value=str(folder), allowed=f"another folder{go_on}"
+    )
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..scenarios.loader import Resolved
 from ..scenarios.schema import Scenario
-from ..sim.checked import check
+from ..sim.checked import Where, check, nowhere
 from ..sim.errors import XstageError
 from ..sim.machine import Machine
 from .digest import model_digest
@@ -19,16 +19,19 @@ OUTSIDE_CAUSES = ("Timeout", "WorkerDied", "MemoryError")
 """Errors that say something about this computer rather than about the point: a later sweep tries these points again."""
 
 CAUTIONS = "cautions"
-"""The column of what a point hangs on without being asked; it is there if any point has one."""
+"""The column of warnings about a point (scenarios/cautions.py); it is there if any point has one."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A scenario and its machine as text and numbers, under the key of their record."""
+    """A scenario and its machine as text and numbers, under the key of their record. `places` says where a person wrote
+    them, so that an error can say it too.
+    """
 
     key: str
     scenario: dict[str, Any]
     machine: dict[str, Any]
+    places: Where = nowhere
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,13 @@ def compute(task: Task) -> Record:
         from ..sim.metrics import summarise
         from .loads import gpu_loads
 
-        resolved = Resolved(check(Scenario, task.scenario), Machine.parse(task.machine))
+        resolved = Resolved(check(Scenario, task.scenario), Machine.parse(task.machine), places=task.places)
         program, fabric = resolved.program(), resolved.fabric()
         built = time.perf_counter()
         trace = simulate(program, fabric, engine=resolved.scenario.engine, trace=resolved.scenario.trace)
         timing = {"build_s": built - started, "simulate_s": time.perf_counter() - built}
         metrics = flat(summarise(trace) | {"loads": gpu_loads(trace)})
-        if said := cautions(resolved, program):
+        if said := cautions(resolved, program, trace):
             metrics[CAUTIONS] = "; ".join(said)
     except XstageError as error:
         kind, message = type(error).__name__, str(error)

@@ -8,23 +8,19 @@ with its standard input, and if the parent dies also in the midst of a task.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import pickle
-import signal
 import sys
 from importlib import import_module
 from multiprocessing.connection import Connection
 
 from ..sim.compilation import warm_up
+from .parent import end_with
 from .task import compute, identity
-
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def main() -> None:
     parent, answers, memory, compiled = (int(text) for text in sys.argv[1:5])
-    _die_with(parent)
+    end_with(parent)
     if memory:
         _limit_memory(memory)
     try:
@@ -42,14 +38,6 @@ def main() -> None:
                     pipe.send(compute(task))
         except (EOFError, BrokenPipeError):  # the parent has closed our input, or is gone
             return
-
-
-def _die_with(parent: int) -> None:
-    """On Linux, be killed when the parent dies. Elsewhere the worker ends when its task does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
-        os._exit(1)
 
 
 def _limit_memory(limit: int) -> None:

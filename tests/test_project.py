@@ -90,13 +90,13 @@ ARROWS = {
 INTERFACE_ARROWS = {
     "terminal": set(),
     "answers": {"terminal"},
-    "predictions": {"table_rows", "terminal"},
+    "predictions": {"table_rows", "terminal", "workers"},
     "paper": {"answers", "terminal", "workers"},
     "differences": {"answers", "table_rows", "terminal"},
-    "pages": {"answers"},
+    "pages": {"answers", "terminal"},
     "gallery": {"answers", "paper", "predictions", "table_rows", "terminal", "workers"},
     "demo": {"answers", "gallery", "paper", "terminal"},
-    "commands": {"answers", "differences", "gallery", "pages", "paper", "predictions", "terminal"},
+    "commands": {"answers", "demo", "differences", "gallery", "pages", "paper", "predictions", "terminal"},
 }
 """The same among the packages and modules of the interface itself."""
 

@@ -155,4 +155,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__, "__version__"])
+    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})

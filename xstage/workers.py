@@ -1,53 +1,165 @@
-"""The same function over many plain inputs, on a few processes of this computer, in order."""
+"""The same function over many plain inputs, on a few processes of this computer.
+
+    python -m xstage.workers PARENT_PID ANSWERS_FD
+
+Each process is a fresh Python that loads this package and never the program that asked, so that one may ask from a notebook,
+from a thread, or from a script without `if __name__ == "__main__"`. A function must therefore be one of a module. It comes
+with its input as a pickle on standard input; what it gives, or raises, goes back on a pipe.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from threading import Thread
-from typing import TypeVar
+import pickle
+import subprocess
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import groupby
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from .terminal.counted_progress import Report, unreported
+from .sim.compilation import compile_engine
+from .sim.errors import XstageError
+from .sweeps.parent import end_with
+from .terminal.progress import Progress, silent
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
 def map_on_workers(
-    function: Callable[[Given], Made], inputs: Sequence[Given], workers: int, report: Report = unreported
+    function: Callable[[Given], Made], inputs: Sequence[Given], workers: int, progress: Progress = silent
 ) -> list[Made]:
-    """`function` of each input, in their order; in this process for a single worker. The first error ends it all.
+    """`function` of each input, in their order; in this process for a single worker. The first error ends it all."""
+    made: dict[int, Made] = {}
+    for position, one in each_on_workers(function, inputs, workers):
+        made[position] = one
+        progress(len(made), len(inputs))
+    return [made[position] for position in range(len(inputs))]
 
-    Fresh processes are started, so both ways of calling give the same and the caller may hold threads.
+
+def each_on_workers(
+    function: Callable[[Given], Made],
+    inputs: Sequence[Given],
+    workers: int,
+    together: Callable[[Given], Hashable] | None = None,
+) -> Iterator[tuple[int, Made]]:
+    """Position and result of each input, as they come; in this process for a single worker. The first error ends it all.
+
+    Neighbours for which `together` gives the same go to one worker, one after the other. No process is left when the
+    iterator ends or is closed.
     """
     if workers <= 1 or len(inputs) <= 1:
-        made = []
-        for one in inputs:
-            made.append(function(one))
-            report(len(made), len(inputs))
-        return made
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(inputs)), mp_context=context, initializer=_end_with_parent) as pool:
-        futures = [pool.submit(function, one) for one in inputs]
+        for position, one in enumerate(inputs):
+            yield position, function(one)
+        return
+    compile_engine()
+    batches = deque(
+        deque(batch) for _, batch in groupby(range(len(inputs)), lambda at: together(inputs[at]) if together else at)
+    )
+    pool: list[_Worker[Given, Made]] = []
+    try:
+        while batches and len(pool) < workers:
+            pool.append(_Worker(function, inputs, batches.popleft()))
+        for _ in range(len(inputs)):
+            yield _next_of(pool, batches)
+    finally:
+        for worker in pool:
+            worker.kill()
+
+
+def _next_of(pool: Sequence[_Worker[Any, Made]], batches: deque[deque[int]]) -> tuple[int, Made]:
+    """What is ready next; its worker goes on with its batch, or with another one."""
+    busy = {worker.answers: worker for worker in pool if worker.batch}
+    worker = busy[wait(list(busy))[0]]  # type: ignore[index]  # it gives back what it was given
+    position, made = worker.receive()
+    if not worker.batch and batches:
+        worker.batch = batches.popleft()
+    worker.give()
+    return position, made
+
+
+class _Failure(NamedTuple):
+    """What a function raised, and where it was."""
+
+    error: Exception
+    where: str
+
+
+class _Worker(Generic[Given, Made]):
+    """One process and its batch of positions, at the first of which it is at work."""
+
+    def __init__(self, function: Callable[[Given], Made], inputs: Sequence[Given], batch: deque[int]):
+        self._function, self._inputs, self.batch = function, inputs, batch
+        read, write = os.pipe()
+        self.answers = Connection(read, writable=False)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(os.getpid()), str(write)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # the caller's standard output may have to be one JSON object
+            pass_fds=[write],
+            process_group=0,  # Ctrl-C is for the parent alone
+        )
+        os.close(write)
+        self.give()
+
+    def give(self) -> None:
+        """Send the first input of the batch, if there is one."""
+        if not self.batch:
+            return
+        assert self._process.stdin is not None
         try:
-            for done, future in enumerate(as_completed(futures), start=1):
-                future.result()
-                report(done, len(inputs))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return [future.result() for future in futures]
+            pickle.dump((self._function, self._inputs[self.batch[0]]), self._process.stdin)
+            self._process.stdin.flush()
+        except BrokenPipeError:  # it has ended, which `receive` finds out
+            pass
+
+    def receive(self) -> tuple[int, Made]:
+        """Position and result of what it was at work at. Raises what the function raised."""
+        try:
+            found: Any = self.answers.recv()
+        except (EOFError, OSError):
+            code = self._process.wait()
+            raise XstageError(f"a worker process ended with exit code {code}; what it said is above") from None
+        if isinstance(found, _Failure):
+            found.error.add_note(f"In a worker process:\n{found.where}")
+            raise found.error
+        return self.batch.popleft(), found
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.answers.close()
+        try:
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        except BrokenPipeError:  # something was left that nobody will read
+            pass
 
 
-def _end_with_parent() -> None:
-    """Processes of a pool would wait for work for ever when the one that started them is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
+def serve() -> None:
+    """Answer until the input ends."""
+    parent, answers = (int(text) for text in sys.argv[1:3])
+    end_with(parent)
+    with Connection(answers, readable=False) as pipe:
+        while True:
+            try:
+                function, given = pickle.load(sys.stdin.buffer)
+            except EOFError:
+                return
+            try:
+                found = function(given)
+            except Exception as error:  # a fault of the program belongs to whoever asked
+                found = _Failure(error, traceback.format_exc())
+            try:
+                pipe.send(found)
+            except BrokenPipeError:  # whoever asked has gone
+                return
 
-    def end() -> None:
-        parent.join()
-        os._exit(1)
 
-    Thread(target=end, daemon=True).start()
+if __name__ == "__main__":
+    from xstage.workers import serve as serve_from_package  # failures are then pickled as this package's
+
+    serve_from_package()

@@ -8,7 +8,7 @@ stores and loads are named that way, and waits and signals have no stream.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +24,11 @@ _TAGS = ("task", "expert", "m_block", "n_block", "op")
 _CHUNK = 1 << 15
 
 
-def kineto_pieces(ops: pd.DataFrame) -> Iterator[str]:
-    """The file, piece by piece. Raises `InputError` for an op table that cannot be drawn."""
+def kineto_pieces(ops: pd.DataFrame, progress: Callable[[float], None] | None = None) -> Iterator[str]:
+    """The file, piece by piece. `progress` is called with the share of the ops that is written.
+
+    Raises `InputError` for an op table that cannot be drawn.
+    """
     rows = slices(ops)
     yield '{\n"schemaVersion": 1,\n"displayTimeUnit": "ns",\n'
     gpus = sorted({int(gpu) for gpu in rows.table["gpu"]} or {0})
@@ -35,6 +38,8 @@ def kineto_pieces(ops: pd.DataFrame) -> Iterator[str]:
     lines = _Lines(rows)
     for first in range(0, len(rows), _CHUNK):
         yield "".join(",\n" + line for line in lines.of(range(first, min(first + _CHUNK, len(rows)))))
+        if progress is not None:
+            progress(min(1.0, (first + _CHUNK) / len(rows)))
     yield "\n]\n}\n"
 
 

@@ -10,7 +10,7 @@ https://perfetto.dev/docs/reference/trace-packet-proto
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,10 +34,13 @@ _ANNOTATIONS = (*NUMBERS, *SHARES, "cause")
 _CHUNK = 1 << 15
 
 
-def perfetto_pieces(ops: pd.DataFrame, trace: Trace | None = None) -> Iterator[bytes]:
+def perfetto_pieces(
+    ops: pd.DataFrame, trace: Trace | None = None, progress: Callable[[float], None] | None = None
+) -> Iterator[bytes]:
     """The file, piece by piece. With `trace`, the full trace that `ops` are of, also counters, arrivals and flows.
 
-    Raises `InputError` for an op table that cannot be drawn.
+    `progress` is called with the share of the events that is written. Raises `InputError` for an op table that cannot be
+    drawn.
     """
     rows, names = slices(ops), Names()
     tracks = tracks_of(rows, trace.program.n_gpus if trace else 0)
@@ -46,6 +49,8 @@ def perfetto_pieces(ops: pd.DataFrame, trace: Trace | None = None) -> Iterator[b
     yield tracks.packets()
     for first in range(0, len(events), _CHUNK):
         yield _packets(events[first : first + _CHUNK])
+        if progress is not None:
+            progress(min(1.0, (first + _CHUNK) / len(events)))
 
 
 def _names_packet(names: Names) -> bytes:

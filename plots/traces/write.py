@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,12 +27,13 @@ def check_file(file: str | Path, field: str = "file") -> None:
     check_output(file, field, SUFFIXES)
 
 
-def write_trace(trace: Trace | pd.DataFrame, file: str | Path) -> None:
+def write_trace(trace: Trace | pd.DataFrame, file: str | Path, progress: Callable[[float], None] | None = None) -> None:
     """Write a full trace, or an op table with its columns, to `file`; it appears whole or not at all.
 
     `.parquet` is the op table, `.pftrace` opens in https://ui.perfetto.dev (counters, arrivals and flows need a `Trace`),
-    `.json` in Holistic Trace Analysis and Chrome. The same trace gives the same bytes. Raises `InputError` for another
-    suffix, a trace that is not full, or an op table that lacks a column or has a lane do two ops at once.
+    `.json` in Holistic Trace Analysis and Chrome. The same trace gives the same bytes. `progress` is called now and then
+    with the share that is written. Raises `InputError` for another suffix, a trace that is not full, or an op table that
+    lacks a column, or in which two ops of a lane overlap.
     """
     from .slices import check_columns
 
@@ -46,12 +48,12 @@ def write_trace(trace: Trace | pd.DataFrame, file: str | Path) -> None:
             from .perfetto import perfetto_pieces
 
             with open(temporary, "wb") as stream:
-                stream.writelines(perfetto_pieces(ops, whole))
+                stream.writelines(perfetto_pieces(ops, whole, progress))
         else:
             from .kineto import kineto_pieces
 
             with open(temporary, "w", encoding="utf-8", newline="\n") as text:
-                text.writelines(kineto_pieces(ops))
+                text.writelines(kineto_pieces(ops, progress))
 
 
 def estimated_bytes(trace: Trace | pd.DataFrame, file: str | Path) -> int:

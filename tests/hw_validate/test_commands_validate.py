@@ -8,7 +8,7 @@ from xstage.scenarios.machine_files import load_machine
 from xstage.sim.calibrate import NoLawError
 
 from xstage.cli import main
-from xstage.commands.validate import _lines
+from xstage.terminal.progress import step_lines
 
 from .made_up_hardware import MadeUpHardware
 
@@ -82,7 +82,7 @@ def test_a_refused_fit_is_a_failure_with_its_reason(command, monkeypatch):
 def test_a_log_is_told_after_two_seconds_and_then_now_and_then(capsys):
     """What is measured again because other programs disturbed it can make a run take four times as long."""
     now = iter([0.0, 1.0, 3.0, 5.0, 14.0])
-    tell = _lines(lambda: next(now))
+    tell = step_lines(lambda: next(now))
     for share in (0.1, 0.2, 0.3, 0.4):
         tell("calibrating with 2 producers", share)
     assert capsys.readouterr().err.splitlines() == [

@@ -136,6 +136,7 @@ def test_a_public_trace_of_another_gpu_stands_beside_the_simulation_of_its_kerne
     )
     [part] = found.parts.to_dict("records")
     assert (part["measured_ops"], part["measured_median_us"], len(found.ops)) == (10, 1084.5, 10)
+    assert found.span.measured_us == 10890.0 and found.span.error_pct is None, "ten runs against one"
     assert found.ops["error_pct"].between(-10, 10).all()
     assert list(found.unmatched) == ["Cijk_B_PostGSU2"]
 
@@ -174,9 +175,8 @@ def test_import_lays_a_profile_beside_a_scenario(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "is needed, or --beside SCENARIO"),
         (["-o", "t.parquet", "--match", "a=b"], "needs --beside SCENARIO"),
-        (["--beside", "isolated-burst", "--match", "nothing"], "is no NAME=PART"),
+        (["--beside", "isolated-burst", "--match", "nothing"], "is not NAME=PART"),
         (["--beside", "isolated-burst", "--ops", "t.csv"], "has no suffix that can be written"),
     ],
 )
@@ -186,6 +186,26 @@ def test_options_that_do_not_go_together_are_refused(tmp_path, capsys, options, 
     )
     assert main(["import", str(tmp_path / "p.json"), *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_profile_alone_is_summarised(tmp_path, capsys):
+    (tmp_path / "p.json").write_text(
+        '[{"ph": "X", "cat": "kernel", "name": "a", "pid": 0, "ts": 1, "dur": 3, "args": {"device": 0, "stream": 7}}]'
+    )
+    assert main(["import", str(tmp_path / "p.json")]) == 0
+    out = capsys.readouterr().out
+    assert "1 on 1 lane of 1 GPU" in out and "3.000 us" in out and "written to" not in out
+
+
+def test_the_whole_span_is_compared_whatever_was_joined(run):
+    measured = slower(run.trace.ops(), 2.0)
+    found = xs.beside(measured, SCENARIO)
+    assert found.span.simulated_us == pytest.approx(run.makespan_us, rel=0.1)
+    assert found.span.measured_us == measured["end_us"].max() - measured["start_us"].min()
+    assert found.as_dict()["span"]["error_pct"] == pytest.approx(found.span.error_pct)
+    assert "from the first op to the last" in found._repr_html_()
+    three = pd.concat([measured.assign(repeat=n, end_us=measured["end_us"] + n) for n in range(3)])
+    assert xs.beside(three, SCENARIO).span.measured_us == found.span.measured_us + 1
 
 
 def test_a_trace_that_a_backend_recorded_stands_beside_the_simulation_of_its_machine(tmp_path):

@@ -201,6 +201,11 @@ def test_doctor_finds_all_that_xstage_needs(answer, command):
         ([*AUDIT, "--producers", "x"], "--producers"),
         ([*AUDIT, "--machine", "hgx-b20"], "did you mean 'hgx-b200'?"),
         (["scenarios", "show", "nothing"], "'nothing': is not in the catalogue"),
+        (["layer", "llama3-70b", "--policies", "fused,,serial"], "has an empty name: 'fused,,serial'"),
+        (["layer", "llama3-70b", "--policies", ","], "has an empty name: ','"),
+        (["compare", "isolated-burst", "--policies", "a,"], "has an empty name: 'a,'"),
+        (["figures", "--only", ""], "has an empty name: ''"),
+        (["import", "buffer.npy", "--event-names", "a,"], "has an empty name: 'a,'"),
     ],
 )
 def test_bad_input_is_exit_code_2_in_text_and_in_json(command, answer, words, said):

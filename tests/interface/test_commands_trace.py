@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from xstage.plots.traces import write
 
+import xstage as xs
 from xstage.cli import main
 from xstage.commands import trace as commands_trace
 
@@ -73,7 +74,7 @@ def test_import_writes_an_op_table_and_says_what_takes_longest(tmp_path, profile
 def test_an_imported_table_goes_on_to_perfetto(tmp_path, profile, capsys):
     for source, target in ((profile, "a.parquet"), (tmp_path / "a.parquet", "a.pftrace")):
         assert main(["import", str(source), "-o", str(tmp_path / target)]) == 0
-    assert "2 on 1 lanes of 1 GPUs" in capsys.readouterr().out
+    assert "2 on 1 lane of 1 GPU" in capsys.readouterr().out
     assert (tmp_path / "a.pftrace").stat().st_size > 100
 
 
@@ -111,3 +112,22 @@ def test_a_table_of_something_else_is_refused(tmp_path, capsys):
 def test_the_summary_of_an_empty_table_is_empty():
     table = pd.DataFrame({name: [] for name in ("gpu", "lane", "kind", "start_us", "end_us")})
     assert commands_trace._summary(table)["names"] == []
+
+
+def test_one_gpu_of_a_run_is_written_alone(tmp_path, capsys):
+    file = tmp_path / "one.parquet"
+    small = ["run", "uniform-all-to-all", "--set", "workload.producers=2", "--engine", "simpy"]
+    assert main([*small, "--trace", str(file), "--gpu", "3"]) == 0
+    assert set(pd.read_parquet(file)["gpu"]) == {3}
+    assert main([*small, "--trace", str(file), "--gpu", "8"]) == 2
+    assert main([*small, "--gpu", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "--gpu = 8: is not a GPU of this run (allowed: 0 to 7)" in said and "needs --trace FILE" in said
+
+
+@pytest.mark.parametrize("suffix", ["pftrace", "json"])
+def test_the_share_that_is_written_is_reported(tmp_path, suffix):
+    shares = []
+    trace = xs.run("isolated-burst", overrides={"workload.producers": 4}, engine="simpy", trace="full").trace
+    xs.write_trace(trace, tmp_path / f"t.{suffix}", shares.append)
+    assert shares and shares == sorted(shares) and shares[-1] == 1.0

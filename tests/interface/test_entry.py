@@ -37,7 +37,7 @@ import signal, sys
 from xstage.plots.traces import perfetto
 from xstage.entry import main
 
-def pieces(ops, whole):
+def pieces(ops, whole, progress):
     signal.raise_signal(signal.SIGTERM)
     yield b""
 
@@ -59,3 +59,9 @@ def test_sigterm_while_a_file_is_written_leaves_none_and_ends_as_a_shell_expects
         assert json.loads(done.stdout) == {"error": {"type": "Terminated", "message": "terminated"}}
     else:
         assert done.stdout == "" and done.stderr.endswith("xstage: terminated\n")
+
+
+def test_a_shell_completes_nothing_but_names_of_the_interface():
+    import xstage as xs
+
+    assert {name for name in dir(xs) if not name.startswith("__")} == set(xs.__all__)

@@ -5,21 +5,24 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 from xstage.scenarios.machine_files import load_machine
 from xstage.scenarios.published import load_published
 from xstage.scenarios.published.cases import mapped
+from xstage.sim import predict
+from xstage.sim.schedules.megamoe import ExpertWave, Interleaved
 
 import xstage as xs
 from xstage.cli import main
+from xstage.predictions.answers import answer, answers, machine_of, text_of
 from xstage.predictions.choices import choices, score
 from xstage.predictions.machine_fit import fit_machine, free_numbers, overhead_us, write_fit
 from xstage.predictions.output import published_parts
 from xstage.predictions.published import Published, ordered, predicted
 from xstage.predictions.summary import error_numbers, repeat_spread, summary
-from xstage.predictions.worker import answer, answers, machine_of, text_of
 
 HEADER = (
     "source_url,gpu,ranks,hidden,intermediate,experts,topk,tokens_per_rank,"
@@ -231,6 +234,23 @@ def test_a_summary_has_a_line_for_each_group_with_a_judged_row(done):
     assert lines[["machine", "tokens", "judged"]].values.tolist() == [["hgx-b200", "< 64", 2], ["hgx-h20", "< 64", 2]]
 
 
+def test_the_90th_percentile_is_that_of_absolute_errors():
+    assert error_numbers(pd.Series([-60.0, 0.0, 10.0, 20.0, 10.0]))["p90_pct"] == pytest.approx(44)
+
+
+def test_a_group_has_the_size_of_its_baselines_errors_and_the_noise_of_its_own_rows():
+    """Two kernels, measured twice each: 100 and 110 us, 100 and 300 us. The baseline is off by half, once below."""
+    names = ["steady", "steady", "noisy", "noisy"]
+    rows = rows_of(time_us=[100.0, 110.0, 100.0, 300.0], machine=names, gpu=names).assign(**{
+        name: "same" for name in ("family", "version", "timed", "part", "act_dtype", "weight_dtype")
+    })  # fmt: skip
+    sizes = {"hidden": 1, "intermediate": 1, "experts": 1, "topk": 1, "tokens_per_rank": 1, "n_gpus": 8}
+    rows = rows.assign(combine_dtype="bf16", cold_l2=False, error_pct=0.0, **sizes)
+    lines = summary(rows.assign(baseline_us=rows.time_us * [0.5, 1.5, 0.5, 1.5])).set_index("machine")
+    assert lines.baseline_mae_pct.to_dict() == pytest.approx({"steady": 50, "noisy": 50})
+    assert lines.noise_pct.to_dict() == pytest.approx({"steady": 100 * 5 / 105, "noisy": 50})
+
+
 def test_worker_processes_answer_as_this_one_does(done, mine):
     rows = done.rows.to_dict("records")[2:4]
     asked = [
@@ -238,6 +258,19 @@ def test_worker_processes_answer_as_this_one_does(done, mine):
     ]
     assert dict(answers(asked, 2)) == dict(answers(asked, 1))
     assert len({reply.predicted_us for _, reply in answers(asked, 2)}) == 4
+
+
+def test_policies_of_one_shape_share_the_draw_of_their_routing(done, monkeypatch):
+    """The draw is what takes long in a small case."""
+    case = mapped(done.rows.to_dict("records")[0]).case
+    draws = []
+    drawn = predict.balanced
+    monkeypatch.setattr(predict, "balanced", lambda *given: draws.append(given[:4]) or drawn(*given))
+    predict._random_scores.cache_clear()
+    machine = load_machine("hgx-b200")
+    for policy in (ExpertWave(), Interleaved()):
+        predict.predict_us(machine, replace(case, policy=policy))
+    assert draws == [predict.routing_key(case.shape)]
 
 
 def test_cases_with_one_routing_stand_side_by_side_and_the_largest_go_first(done):

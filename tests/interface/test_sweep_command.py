@@ -43,6 +43,22 @@ def test_points_that_fail_are_shown_and_are_no_failure_of_the_sweep(study, tmp_p
     assert code == 0
     assert out.startswith("mine: How long do small bursts take?\n")
     assert "mine.yaml:5: workload.producers = 149" in out
+    assert out.splitlines()[-1] == "2 points of 6 failed; the others are complete, so the exit code is 0."
+
+
+def test_the_estimate_prints_the_first_error(study, capsys):
+    assert main(["sweep", study(149), "--estimate"]) == 0
+    assert "the first error  InputError: " in capsys.readouterr().out
+
+
+def test_another_study_does_not_replace_the_points(answer, study, tmp_path):
+    out = str(tmp_path / "out")
+    assert answer("sweep", study(), "-o", out, "--workers", "1")[0] == 0
+    other = tmp_path / "other.yaml"
+    other.write_text(STUDY.replace("PRODUCERS", "3"))
+    code, found = answer("sweep", str(other), "-o", out)
+    assert code == 2 and "has the points of another study, mine" in found["error"]["message"]
+    assert len(pd.read_parquet(tmp_path / "out" / "points.parquet")) == 6
 
 
 def test_a_bad_study_is_exit_code_2_with_file_and_line(answer, study, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import sqlite3
 import subprocess
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from xstage.scenarios.study import load_study
 from xstage.sim.errors import InputError, LimitError, XstageError
+from xstage.sweeps.digest import model_sources
 from xstage.sweeps.journal import FILE, Journal
 from xstage.sweeps.pool import ProcessPool
 from xstage.sweeps.run import prepare
@@ -19,6 +21,22 @@ from xstage.sweeps.task import Record
 import xstage as xs
 
 from .studies import ENDLESS, FAST, journal_rows, workers_of
+
+REFUSED_WHEN_BUILT = """question: q?
+scenario:
+  question: q?
+  machine: hgx-b200
+  workload: {kind: tensor_parallel, operation: gemm_rs, m: 8192, n: 8192, k: 1001, policy: fused}
+axes: {seed: [0]}
+"""
+
+LOADED_BY_A_TASK = """
+import json, pickle, sys
+from xstage.sweeps.task import compute
+
+assert compute(pickle.load(sys.stdin.buffer)).ok
+print(json.dumps([m.__file__ for name, m in sys.modules.items() if name.startswith("xstage") and m.__file__]))
+"""
 
 
 def without_times(frame):
@@ -53,6 +71,16 @@ def test_a_study_that_has_grown_computes_only_what_is_new(tmp_path):
     grown = FAST | {"axes": FAST["axes"] | {"workload.producers": [1, 2, 3, 4]}}
     again = xs.sweep(grown, tmp_path, workers=1)
     assert (again.points, again.done, again.resumed) == (16, 16, 12)
+
+
+def test_another_study_into_the_same_folder_is_refused_and_leaves_its_points(tmp_path):
+    first = xs.sweep(FAST | {"name": "first"}, tmp_path / "named", workers=1)
+    with pytest.raises(InputError, match="has the points of another study, first"):
+        xs.sweep(FAST | {"name": "second", "axes": {"workload.producers": [3]}}, tmp_path / "named", workers=1)
+    assert len(first.frame()) == 12
+    xs.sweep(FAST, tmp_path / "unnamed", workers=1)
+    with pytest.raises(InputError, match=r"another study, asking 'q\?'"):
+        xs.sweep(FAST | {"question": "Another one?"}, tmp_path / "unnamed", workers=1)
 
 
 def test_points_that_are_the_same_scenario_are_computed_once(tmp_path):
@@ -107,8 +135,8 @@ def test_memory_limits_the_workers_or_refuses(tmp_path):
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"workers": 0}, "workers = 0: is no number of processes"),
-        ({"timeout_s": 0}, "is no time limit"),
+        ({"workers": 0}, "workers = 0: is not a number of processes"),
+        ({"timeout_s": 0}, "is not a time limit"),
         ({"max_memory": "many"}, "is not a size"),
         ({"dask": "tcp://127.0.0.1:1", "workers": 2}, "workers: has no meaning with a Dask cluster"),
     ],
@@ -168,6 +196,36 @@ def test_the_estimate_counts_what_is_left_and_writes_nothing(tmp_path):
     xs.sweep(FAST, tmp_path / "done", workers=1)
     done = xs.estimate(FAST, tmp_path / "done")
     assert (done.to_run, done.sampled, done.ops) == (0, 0, 0)
+
+
+def test_the_estimate_says_why_points_fail(tmp_path):
+    found = xs.estimate(FAST | {"axes": {"workload.producers": [2, 149]}})
+    assert (found.sampled, found.sample_failed) == (2, 1)
+    assert found.first_error.startswith("InputError: ") and "149" in found.first_error
+    assert dict(found.facts())["the first error"] == found.first_error
+
+
+def test_an_error_of_a_worker_says_file_and_line(tmp_path):
+    """What only the schedule itself can refuse: the scenario's keys are fine one by one."""
+    file = tmp_path / "study.yaml"
+    file.write_text(REFUSED_WHEN_BUILT)
+    with pytest.raises(InputError) as alone:
+        study = load_study(file)
+        study.resolve(next(study.points())).program()
+    [said] = xs.sweep(file, tmp_path / "out", workers=1).frame()["error"]
+    assert said == str(alone.value)
+    assert said.startswith(f"{file}:5: workload.")
+
+
+def test_every_module_that_a_task_runs_is_in_the_digest():
+    """All that is loaded once a task is done, in a process that does nothing else; a package's description says nothing."""
+    study = load_study(FAST)
+    task = pickle.dumps(prepare(study, next(study.points())))
+    words = [sys.executable, "-c", LOADED_BY_A_TASK]
+    done = subprocess.run(words, input=task, capture_output=True, check=True)
+    loaded = {name for name in json.loads(done.stdout) if not name.endswith("__init__.py")}
+    assert {os.path.basename(name) for name in loaded} > {"task.py", "loads.py", "engine_simpy.py"}
+    assert loaded <= {str(file) for _, file in model_sources()}
 
 
 def test_changed_sources_of_the_model_make_every_point_new(changed_model, tmp_path):

@@ -2,7 +2,9 @@
 
 import json
 
+import pandas as pd
 import pytest
+from xstage.plots.study_figures import _differing, study_figure
 from xstage.sim.errors import InputError
 
 import xstage as xs
@@ -83,6 +85,29 @@ def test_what_cannot_be_drawn_is_refused(swept, options, said):
     with pytest.raises(InputError) as caught:
         swept.plot(**options)
     assert said in str(caught.value)
+
+
+NETWORKS = [
+    "gb200-nvl72",
+    "kind=islands gpus_per_node=8 nic_rate=43 GB/s routing=(kind=zipf exponent=1)",
+    "kind=islands gpus_per_node=8 nic_rate=86 GB/s routing=(kind=zipf exponent=1)",
+]
+
+
+@pytest.mark.parametrize("axes", [["net"], ["net", "tokens"]])
+def test_values_that_are_mappings_are_named_by_what_differs(axes):
+    data = pd.DataFrame([(net, tokens, 1.0 + tokens) for net in NETWORKS for tokens in (32, 64)[: len(axes)]],
+                        columns=["net", "tokens", "makespan_us"])  # fmt: skip
+    figure = study_figure(data, axes, "makespan_us", "q?")
+    named = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert named == ["gb200-nvl72", "islands\nnic_rate=43 GB/s", "islands\nnic_rate=86 GB/s"]
+    figure.draw_without_rendering()  # which lays it out
+    assert figure.axes[0].get_position().height > 0.5, "no more than half of the figure is labels"
+
+
+def test_mappings_alone_need_no_kind_that_all_have():
+    texts = _differing({at: text for at, text in enumerate(NETWORKS[1:])})
+    assert list(texts.values()) == ["nic_rate=43 GB/s", "nic_rate=86 GB/s"]
 
 
 def test_four_axes_are_too_many(tmp_path):

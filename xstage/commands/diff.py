@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..terminal.output import print_json, show, with_common_fields
+from .options import AsJson
 
 WHAT = (
     "A name from `xstage scenarios`, a .yaml file, an answer saved as .json, a trace as .parquet, a Program as .npz, "
@@ -23,9 +24,9 @@ def register(app: typer.Typer) -> None:
 def diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help=WHAT, show_default=False)],
     new: Annotated[str, typer.Argument(metavar="NEW", help="Another of the same kind.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what differs between two runs, scenarios, machines, studies, Programs or sweeps; a difference is no failure."""
+    """Show what differs between two runs, scenarios, machines, studies, Programs or sweeps; a difference is no failure."""
     from ..differences.diff import diff as found_difference
     from ..differences.diff import difference_parts
 

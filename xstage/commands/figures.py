@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from ..sim.compilation import announce_compilation
-from ..terminal.counted_progress import counted_progress
-from ..terminal.output import print_json, show, with_common_fields
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+from ..sim.compilation import compile_engine
+from ..terminal.output import counted, print_json, show, with_common_fields
+from ..terminal.progress import counted_progress
+from .options import AsJson, Workers, names
 
 
 def register(app: typer.Typer) -> None:
@@ -26,19 +25,26 @@ def figures(
         Path, typer.Option("-o", "--output", metavar="DIR", help="Where figures and their tables go.")
     ] = Path("out/figures"),
     only: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Draw only these; a wrong name lists all.", show_default=False)
+        str | None,
+        typer.Option(metavar="A,B,...", help="Draw only these; an unknown name prints the list.", show_default=False),
     ] = None,
     formats: Annotated[str, typer.Option("--format", metavar="A,B,...", help="png, svg, pdf.")] = "png,svg",
-    redraw: Annotated[bool, typer.Option("--redraw", help="From the tables in DIR, without a simulation.")] = False,
+    redraw: Annotated[bool, typer.Option("--redraw", help="Redraw from the tables in DIR without simulating.")] = False,
     calls: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="`calls` from what `xstage paper speedups -o DIR` wrote.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Draw `calls` from the folder that `xstage paper speedups -o DIR` wrote.",
+            show_default=False,
+        ),
     ] = None,
     published: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="`published` from `xstage published --json`.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Draw `published` from what `xstage published --json` printed.", show_default=False
+        ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that simulate at the same time.")] = 2,
+    workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
     """Draw the figures that teach the model, each beside its table as CSV."""
@@ -46,10 +52,12 @@ def figures(
     from ..gallery.figures import figures as draw
 
     started = time.perf_counter()
-    announce_compilation()
+    chosen, kinds = names(only, "--only"), names(formats, "--format")
+    if not redraw:
+        compile_engine()
     with counted_progress("Drawing figures") as progress:
         done = draw(
-            output, _names(only), formats=_names(formats) or (), redraw=redraw, calls=calls, published=published,
+            output, chosen, formats=kinds or (), redraw=redraw, calls=calls, published=published,
             workers=workers, progress=progress,
         )  # fmt: skip
     wall_s = time.perf_counter() - started
@@ -80,9 +88,6 @@ def report(
     else:
         show(
             f"{done.title}",
-            f"written to {output}: {done.tables} tables, {done.figures} figures, {done.bytes / 1e3:.0f} kB",
+            f"written to {output}: {counted(done.tables, 'table')}, {counted(done.figures, 'figure')}, "
+            f"{done.bytes / 1e3:.0f} kB",
         )
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..plots.figure_file import check_figure
 from ..sim.compilation import announce_compilation
-from ..terminal.counted_progress import counted_progress
 from ..terminal.output import print_json, show, with_common_fields
+from ..terminal.progress import counted_progress
+from .options import AsJson, MachineOverrides, Plot, names
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def layer(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A model; without one, those that there are.", show_default=False),
+        typer.Argument(metavar="MODEL", help="A model; leave it out to list them.", show_default=False),
     ] = None,
     machine: Annotated[
         str, typer.Option(metavar="NAME", help="Machine of the catalogue, or a YAML file.")
@@ -33,17 +33,11 @@ def layer(
         typer.Option(min=1, help="Tokens of the sequence, in place of the model's usual number.", show_default=False),
     ] = None,
     policies: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="All if left out; speedups are over the first.")
+        str | None, typer.Option(metavar="A,B,...", help="By default all; speedups are over the first.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="machine.PATH=VALUE", help="Replace a number of the machine. Repeatable."),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw it, too: .png, .svg or .pdf, with the table as .csv beside."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    overrides: MachineOverrides = None,
+    plot: Plot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Time one block of a model end to end: share of each kernel, exposed communication, speedup of each policy."""
     from ..answers.layer import layer as timed
@@ -61,10 +55,10 @@ def layer(
     if plot is not None:
         check_figure(plot, "--plot")
     changes = machine_overrides(parse_overrides(overrides or []))
-    names = None if policies is None else [name.strip() for name in policies.split(",") if name.strip()]
+    chosen = names(policies, "--policies")
     announce_compilation()
     with counted_progress(f"Timing a block of {model}") as progress:
-        done = timed(model, machine, gpus=gpus, tokens=tokens, policies=names, overrides=changes, progress=progress)
+        done = timed(model, machine, gpus=gpus, tokens=tokens, policies=chosen, overrides=changes, progress=progress)
     files = [] if plot is None else [str(file) for file in done.save(plot)]
     wall_s = time.perf_counter() - started
     if as_json:

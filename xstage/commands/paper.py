@@ -10,14 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ..sim.compilation import announce_compilation
-from ..terminal.counted_progress import counted_progress
+from ..sim.compilation import compile_engine
 from ..terminal.output import print_json, show, with_common_fields
+from ..terminal.progress import counted_progress
+from .options import AsJson, Workers
 
 paper_app = typer.Typer(invoke_without_command=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Workers = Annotated[int, typer.Option(min=1, help="Processes that simulate at the same time.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -35,9 +33,9 @@ def paper(context: typer.Context) -> None:
 def tiles(
     model: Annotated[
         list[str] | None,
-        typer.Option(help="A model of the paper; all if left out, and a wrong name lists them. Repeatable."),
+        typer.Option(help="A model of the paper, by default all; an unknown name prints the list. Repeatable."),
     ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens a rank, which the paper's notes do not give.")] = 16384,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens per rank, which the paper's notes do not give.")] = 16384,
     exponent: Annotated[float, typer.Option(help="Zipf exponent of the experts' popularity, not given either.")] = 1.0,
     seeds: Annotated[int, typer.Option(min=1, help="Routings that are drawn and averaged over.")] = 3,
     workers: Workers = 2,
@@ -59,10 +57,10 @@ def speedups(
             "-o",
             "--output",
             metavar="DIR",
-            help="Where points go, and a stopped run goes on from; below out/ if left out.",
+            help="Output folder, from which an interrupted run resumes; by default a folder below out/.",
         ),
     ] = None,
-    routing: Annotated[list[str] | None, typer.Option(help="balanced or skewed; both if left out.")] = None,
+    routing: Annotated[list[str] | None, typer.Option(help="balanced or skewed; by default both.")] = None,
     tiles: Annotated[
         str, typer.Option(help="Where tile costs come from: machine (its file) or paper (its tiles of W8A8).")
     ] = "machine",
@@ -79,8 +77,8 @@ def speedups(
 
 @paper_app.command()
 def lead(
-    model: Annotated[str, typer.Option(help="A model; a wrong name lists all.")] = "dsv4-flash",
-    tokens: Annotated[int, typer.Option(min=64, help="Tokens a rank.")] = 8192,
+    model: Annotated[str, typer.Option(help="A model; an unknown name prints the list.")] = "dsv4-flash",
+    tokens: Annotated[int, typer.Option(min=64, help="Tokens per rank.")] = 8192,
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
@@ -94,7 +92,7 @@ def lead(
 def _answer(doing: str, made: Callable[..., Any], parts: Callable[[Any], list[Any]], as_json: bool) -> None:
     """Call `made` with `progress`, and print what it gives."""
     started = time.perf_counter()
-    announce_compilation()
+    compile_engine()
     with counted_progress(doing) as progress:
         done = made(progress=progress)
     if as_json:

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..terminal.counted_progress import counted_progress
 from ..terminal.output import print_json, show, with_common_fields
+from ..terminal.progress import counted_progress
+from .options import AsJson, Workers
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +25,7 @@ def published(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="GPU", help="Only rows of this GPU; a wrong name lists all.", show_default=False),
+        typer.Option(metavar="GPU", help="Only rows of this GPU; an unknown name prints the list.", show_default=False),
     ] = None,
     variant: Annotated[
         str | None,
@@ -34,7 +35,7 @@ def published(
         str | None,
         typer.Option(
             metavar="MACHINE",
-            help="Fit a machine's free numbers to the rows set aside for it; a wrong name lists those that have any.",
+            help="Fit a machine's free numbers to the rows set aside for it; an unknown name lists those that have any.",
         ),
     ] = None,
     output: Annotated[
@@ -45,8 +46,8 @@ def published(
         Path | None,
         typer.Option(metavar="FILE.html", help="Write everything to this page.", show_default=False),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that simulate at the same time.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    workers: Workers = 2,
+    as_json: AsJson = False,
 ) -> None:
     """Predict published measurements and say how well, by family, machine and number of tokens."""
     from ..pages.report import report_answer

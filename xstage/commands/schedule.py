@@ -8,24 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..sim.compilation import announce_compilation
-from ..terminal.counted_progress import counted_progress
 from ..terminal.output import print_json, show, with_common_fields
+from ..terminal.progress import counted_progress
+from .options import AsJson, Overrides, Scenario, names
 
 if TYPE_CHECKING:
     from ..scenarios.loader import Resolved
 
-Scenario = Annotated[str, typer.Argument(metavar="SCENARIO", help="A name from `xstage scenarios`, or a YAML file.")]
 Policies = Annotated[
     str | None,
     typer.Option(
-        metavar="A,B,...", help="Policies of the workload; all if left out. In `compare` the first is the baseline."
+        metavar="A,B,...", help="Policies of the workload, by default all. In `compare` the first is the baseline."
     ),
 ]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Replace a value, such as workload.tokens=4096. Repeatable."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +38,7 @@ def compare(
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Comparing policies of {resolved.scenario.name}") as progress:
-        done = compared(resolved, _names(policies, "--policies"), progress=progress)
+        done = compared(resolved, names(policies, "--policies"), progress=progress)
     _print(done, comparison_parts, started, resolved, as_json)
 
 
@@ -55,24 +50,24 @@ def explain(
         typer.Option(
             metavar="A,B,...",
             help="Limits to remove, in this order, of degraded_link, slow_gpu, late_ranks, capacity or Q, drain_rate or R, "
-            "latency, l2_cache, hbm, l2_feed, imbalance, sending; all of them if left out.",
+            "links, latency, l2_cache, hbm, l2_feed, imbalance, sending; by default all of them.",
         ),
     ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say where a scenario's time goes, as bars that add up: one limit removed after another, then what is left."""
+    """Show where a scenario's time goes, as bars that add up: one limit removed after another, then what is left."""
     from ..answers.explanation import explain as explained
     from ..answers.explanation import explanation_parts
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Explaining {resolved.scenario.name}") as progress:
-        done = explained(resolved, policy, order=_names(order, "--order"), progress=progress)
+        done = explained(resolved, policy, order=names(order, "--order"), progress=progress)
     _print(done, explanation_parts, started, resolved, as_json)
 
 
 def needs(scenario: Scenario, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Find how much drain rate and how much room in the stage would be enough, all else being as it is."""
+    """Find how much drain rate and how much room in the stage are enough, all else being as it is."""
     from ..answers.needs import needs as needed
     from ..answers.needs import needs_parts
 
@@ -86,7 +81,7 @@ def tune(
     scenario: Scenario,
     policies: Policies = None,
     most_runs: Annotated[
-        int | None, typer.Option("--runs", min=2, help="At most so many runs of each policy; 40 if left out.")
+        int | None, typer.Option("--runs", min=2, help="Maximum number of runs per policy (default: 40).")
     ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -97,7 +92,7 @@ def tune(
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Tuning {resolved.scenario.name}") as progress:
-        done = tuned(resolved, _names(policies, "--policies"), most_runs=most_runs or MOST_RUNS, progress=progress)
+        done = tuned(resolved, names(policies, "--policies"), most_runs=most_runs or MOST_RUNS, progress=progress)
     _print(done, tuning_parts, started, resolved, as_json)
 
 
@@ -108,14 +103,6 @@ def _loaded(scenario: str, overrides: list[str] | None) -> Resolved:
     if resolved.scenario.engine == "compiled":
         announce_compilation()
     return resolved
-
-
-def _names(text: str | None, option: str) -> list[str] | None:
-    """The names of an option, None where it was not given. Raises `BadParameter` for an empty one."""
-    names = None if text is None else [name.strip() for name in text.split(",")]
-    if names is not None and not all(names):
-        raise typer.BadParameter(f"has an empty name: '{text}'", param_hint=option)
-    return names
 
 
 def _print(done: Any, parts: Any, started: float, resolved: Resolved, as_json: bool) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..plots.figure_file import check_figure
-from ..terminal.counted_progress import counted_progress
-from ..terminal.output import print_json, show, table, warn, with_common_fields
+from ..terminal.output import counted, print_json, show, table, warn, with_common_fields
+from ..terminal.progress import counted_progress
+from .options import AsJson, Plot
 
 if TYPE_CHECKING:
     from ..sweeps.run import Sweep
@@ -31,11 +33,11 @@ def sweep(
             "-o",
             "--output",
             metavar="DIR",
-            help="Where results go; a sweep that was stopped goes on there. Needed unless --estimate.",
+            help="Output folder; an interrupted sweep resumes from it. Required unless --estimate is given.",
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes, 1 or more; one for each processor if left out.", show_default=False)
+        int | None, typer.Option(help="Processes, 1 or more; by default one for each processor.", show_default=False)
     ] = None,
     dask: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Use the Dask cluster of this scheduler instead of processes.")
@@ -43,27 +45,25 @@ def sweep(
     timeout: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Give up a point that takes longer; never if left out.", show_default=False
+            metavar="SECONDS", help="Give up a point that takes longer; by default never.", show_default=False
         ),
     ] = None,
     max_memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="For all processes together, such as '8 GiB'; without limit if left out."),
+        typer.Option(metavar="SIZE", help="For all processes together, such as '8 GiB'; by default without limit."),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw it, too: .png, .svg or .pdf, with the table as .csv beside."),
-    ] = None,
+    plot: Plot = None,
     metric: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="What to draw: a column of the table; the study's metric if left out."),
+        typer.Option(metavar="COLUMN", help="What to draw: a column of the table; by default the study's metric."),
     ] = None,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only say what it would take: points, memory and time.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Do not run; estimate points, memory and time.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Run every point of a study and write one table of them."""
+    """Run every point of a study and write one table of them.
+
+    A point that fails is a row with its error and does not fail the sweep: the exit code is 1 only if no point could be run.
+    """
     started = time.perf_counter()
     if estimate:
         _estimate(study, output, workers, started, as_json)
@@ -87,7 +87,7 @@ def sweep(
     if as_json:
         print_json(with_common_fields(answer, done.timing | {"wall_s": time.perf_counter() - started}))
     else:
-        show(*_parts(done), *([f"drawn in {answer['files'][0]}"] if "files" in answer else []))
+        show(*_parts(done, answer.get("files", [])))
     if not done.done:
         raise typer.Exit(1)
 
@@ -102,7 +102,7 @@ def _estimate(study: str, output: Path | None, workers: int | None, started: flo
         show(table("", ("", ""), found.facts()))
 
 
-def _parts(done: Sweep) -> list[Any]:
+def _parts(done: Sweep, files: Sequence[str]) -> list[Any]:
     """A sweep for a person: the question, how many points there are, and the first errors."""
     facts = [
         ("points", done.points),
@@ -113,11 +113,20 @@ def _parts(done: Sweep) -> list[Any]:
     parts: list[Any] = [
         f"{done.study.study.name}: {done.study.study.question}", "",
         table("", ("", ""), facts), "",
-        f"written to {done.file}, in {done.timing['wall_s']:.1f} s",
+        f"written to {done.file}, in {done.timing['wall_s']:.1f} s", *(f"drawn in {file}" for file in files[:1]),
     ]  # fmt: skip
     if done.failed:
         frame = done.frame()
         failed = frame[frame["error"].notna()].head(ERRORS_SHOWN)
         rows = list(zip(failed["point"], failed["error_type"], failed["error"], strict=True))
-        parts += ["", table(f"the first errors of {done.failed}", ("point", "error", "what it says"), rows)]
+        parts += [
+            "", table(f"the first errors of {done.failed}", ("point", "error", "what it says"), rows), "",
+            _verdict(done),
+        ]  # fmt: skip
     return parts
+
+
+def _verdict(done: Sweep) -> str:
+    if not done.done:
+        return "Every point failed, which is exit code 1."
+    return f"{counted(done.failed, 'point')} of {done.points} failed; the others are complete, so the exit code is 0."

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..terminal.output import print_json, progress, show, table, with_common_fields
+from ..terminal.output import counted, print_json, show, table, with_common_fields
+from ..terminal.progress import share_progress, working
+from .options import AsJson, Overrides, names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,32 +42,31 @@ def import_trace(
         min=0, help="Keep one GPU; of a FlashInfer buffer: the GPU that it comes from.", show_default=False,
     )] = None,
     scenario: Annotated[str | None, typer.Option(
-        "--beside", metavar="SCENARIO", help="Simulate this and say how far each op is from it.", show_default=False,
+        "--beside", metavar="SCENARIO", help="Simulate this and compare each op with it.", show_default=False,
     )] = None,
     match: Annotated[list[str] | None, typer.Option(
         metavar="NAME=PART", help="Which part of the simulation a measured name is: a phase, a role, ROLE:PHASE, all, or "
         "all:PHASE. A name may have a *. Repeatable.",
     )] = None,
-    overrides: Annotated[list[str] | None, typer.Option(
-        "--set", metavar="KEY.PATH=VALUE", help="Replace a value of the scenario. Repeatable.",
-    )] = None,
+    overrides: Overrides = None,
     joined: Annotated[Path | None, typer.Option(
         "--ops", metavar="FILE", help="Write both times of every op to this .parquet file.", show_default=False,
     )] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Read a trace that a profiler wrote, write it with the columns of a simulated one, or lay it beside one."""
+    """Read a profiler's trace and print its summary; write it as a simulated one is written, or compare it with one."""
     from ..hw_validate.readers.read import FORMATS, format_of, read_trace
     from ..plots.names import shortened
     from ..plots.traces.write import check_file
 
     started = time.perf_counter()
-    _check(output, scenario, {"--match": match, "--set": overrides, "--ops": joined})
+    _check(scenario, {"--match": match, "--set": overrides, "--ops": joined})
+    events = names(event_names, "--event-names") or ()
     if output is not None:
         check_file(output, "-o")
     kind = format_of(file)
-    with progress(f"Reading {file}"):
-        ops = read_trace(file, [name.strip() for name in event_names.split(",")] if event_names else (), gpu)
+    with working(f"Reading {file}"):
+        ops = read_trace(file, events, gpu)
     if output is not None:
         write(ops, output)
     answer = _summary(ops) | {"file": str(file), "format": kind} | ({"trace": str(output)} if output else {})
@@ -77,7 +78,7 @@ def import_trace(
         return
     facts = [
         ("read", FORMATS[kind]),
-        ("ops", f"{answer['ops']} on {answer['lanes']} lanes of {answer['gpus']} GPUs"),
+        ("ops", f"{answer['ops']} on {counted(answer['lanes'], 'lane')} of {counted(answer['gpus'], 'GPU')}"),
         ("from the first to the last", f"{answer['makespan_us']:.3f} us"),
         *([("written to", str(output))] if output else []),
     ]
@@ -89,10 +90,8 @@ def import_trace(
         show("", *beside_parts(compared), *([f"Both times of every op: {joined}"] if joined else []))
 
 
-def _check(output: Path | None, scenario: str | None, needing: dict[str, Any]) -> None:
-    """Raises if there is nothing to do, or an option is given that needs --beside."""
-    if output is None and scenario is None:
-        raise typer.BadParameter("is needed, or --beside SCENARIO", param_hint="-o TRACE")
+def _check(scenario: str | None, needing: dict[str, Any]) -> None:
+    """Raises if an option is given that needs --beside."""
     for option, value in needing.items():
         if value and scenario is None:
             raise typer.BadParameter("needs --beside SCENARIO", param_hint=option)
@@ -110,10 +109,10 @@ def _beside(ops: pd.DataFrame, scenario: str, match: list[str], overrides: list[
     for pair in match:
         name, equals, part = pair.rpartition("=")
         if not equals:
-            raise typer.BadParameter(f"{pair!r} is no NAME=PART", param_hint="--match")
+            raise typer.BadParameter(f"{pair!r} is not NAME=PART", param_hint="--match")
         pairs[name] = part
     resolved = load(scenario, parse_overrides(overrides), label="--set")
-    with progress(f"Simulating {resolved.scenario.name}"):
+    with working(f"Simulating {resolved.scenario.name}"):
         done = beside(ops, resolved, pairs)
     if joined is not None:
         done.write_ops(joined)
@@ -127,8 +126,8 @@ def write(trace: Trace | pd.DataFrame, file: Path) -> None:
     expected = estimated_bytes(trace, file)
     if expected > LARGE_BYTES:
         print(f"Writing {file}, about {expected / 1e6:.0f} MB", file=sys.stderr)
-    with progress(f"Writing {file}"):
-        write_trace(trace, file)
+    with share_progress(f"Writing {file}") as progress:
+        write_trace(trace, file, progress)
 
 
 def _summary(ops: pd.DataFrame) -> dict[str, Any]:

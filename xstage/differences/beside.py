@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..answers.api import run
 from ..plots.names import shortened
 from ..sim.errors import InputError
-from ..terminal.output import parts_html, table
+from ..terminal.output import counted, parts_html, table
 from .matching import chosen_parts, is_whole, parts_of
 
 if TYPE_CHECKING:
@@ -43,14 +44,37 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class Span:
+    """The time from the first op to the last: of the measured trace, the median of its repeats, and of the simulation.
+
+    `ran_once` is False where the trace holds more runs than the one that is simulated: there is no error then.
+    """
+
+    measured_us: float
+    simulated_us: float
+    measured_ops: int
+    simulated_ops: int
+    ran_once: bool
+
+    @property
+    def error_pct(self) -> float | None:
+        known = self.ran_once and self.measured_us > 0
+        return 100 * (self.simulated_us / self.measured_us - 1) if known else None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"error_pct": self.error_pct}
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Beside:
     """What was simulated (a scenario, or the name of a schedule) on which machine, and how a measured trace differs from it.
 
-    `ops`: a row an op that is on both sides, with measured_issue_us, simulated_issue_us, error_pct and `what` it is.
+    `ops`: one row per op that is on both sides, with measured_issue_us, simulated_issue_us, error_pct and `what` it is.
 
-    `parts`: a row a part of the kernel, with its number of ops, medians, totals and errors; also parts whose ops are not
-    equally many. `unmatched`: names of the measured trace that nothing was joined to, with how long they took in all.
+    `parts`: one row per part of the kernel, with its number of ops, medians, totals and errors, including parts whose
+    numbers of ops differ. `unmatched`: names of the measured trace that nothing was joined to, with how long they took in
+    all. `span`: from the first op to the last, whatever was joined.
     """
 
     scenario: str
@@ -58,6 +82,7 @@ class Beside:
     ops: pd.DataFrame
     parts: pd.DataFrame
     unmatched: dict[str, float]
+    span: Span
     timing: dict[str, float]
 
     @property
@@ -74,6 +99,7 @@ class Beside:
             "machine": self.machine,
             "joined_ops": len(self.ops),
             "median_abs_error_pct": self.median_abs_error_pct,
+            "span": self.span.as_dict(),
             "parts": records(self.parts),
             "unmatched": self.unmatched,
         }
@@ -105,9 +131,9 @@ def beside(
     *,
     overrides: Mapping[str, Any] | None = None,
 ) -> Beside:
-    """Lay a measured trace, a file of `read_trace` or a table with the same columns, beside what is simulated.
+    """Compare a measured trace, a file of `read_trace` or a table with the same columns, with a simulated one.
 
-    That is a scenario, which is run here, or the op table of a schedule of one's own that ran already.
+    `simulated` is a scenario, which is run here, or the op table of a run you have made.
 
     `match` maps measured names to parts of the simulation; a name may have a `*`, and one that is a part's own needs no
     entry. Raises `InputError` for a part that the simulation does not have, a name that was not measured, or if nothing can
@@ -124,7 +150,15 @@ def beside(
         joined, parts, unmatched = _op_by_op(ops, theirs)
     else:
         joined, parts, unmatched = _by_name(ops, theirs, match or {})
-    return Beside(scenario, machine, joined, parts, unmatched, {"wall_s": time.perf_counter() - started})
+    return Beside(
+        scenario,
+        machine,
+        joined,
+        parts,
+        unmatched,
+        _span(ops, theirs, parts),
+        {"wall_s": time.perf_counter() - started},
+    )
 
 
 def _op_table(simulated: Given | pd.DataFrame, overrides: Mapping[str, Any] | None) -> tuple[pd.DataFrame, str, str]:
@@ -138,6 +172,13 @@ def _op_table(simulated: Given | pd.DataFrame, overrides: Mapping[str, Any] | No
     if getattr(scenario.workload, "ranks", None) == "symmetric":  # GPU 1 mirrors GPU 0: both hold parts of one rank
         ops = ops.assign(gpu=0)
     return ops, scenario.name, done.resolved.machine.name
+
+
+def _span(measured: pd.DataFrame, simulated: pd.DataFrame, parts: pd.DataFrame) -> Span:
+    repeats = [mine for _, mine in measured.groupby("repeat")] if "repeat" in measured else [measured]
+    spans = [float(ops["end_us"].max() - ops["start_us"].min()) for ops in (simulated, *repeats) if len(ops)]
+    ran_once = not bool((parts["measured_ops"] > parts["simulated_ops"]).any())
+    return Span(median(spans[1:]) if spans[1:] else 0.0, spans[0], len(measured), len(simulated), ran_once)
 
 
 def _op_by_op(measured: pd.DataFrame, simulated: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, float]]:
@@ -235,6 +276,10 @@ def beside_parts(done: Beside) -> list[Any]:
          _plain(row["op_p90_abs_error_pct"]))
         for row in done.parts.to_dict("records")
     ]  # fmt: skip
+    rows.append(
+        ("from the first op to the last", f"{done.span.measured_ops} / {done.span.simulated_ops}",
+         f"{done.span.measured_us:.3f}", f"{done.span.simulated_us:.3f}", _signed(done.span.error_pct), "", "")
+    )  # fmt: skip
     columns = (
         "",
         "ops: measured / simulated",
@@ -249,7 +294,7 @@ def beside_parts(done: Beside) -> list[Any]:
         "",
         table("", columns, rows),
         "",
-        f"{len(done.ops)} ops are on both sides"
+        f"{counted(len(done.ops), 'op')} {'is' if len(done.ops) == 1 else 'are'} on both sides"
         + (
             "."
             if done.median_abs_error_pct is None

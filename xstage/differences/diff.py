@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def same_points(self) -> bool:
-        """Whether two sweeps have the same points; what is no sweep has none."""
+        """Whether two sweeps have the same points; True for anything other than sweeps."""
         return self.points is None or not (self.points.old_only or self.points.new_only)
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Difference:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row a change: what, old, new, relative_pct, points, at."""
+        """One row per change: what, old, new, relative_pct, points, at."""
         import pandas as pd
 
         return pd.DataFrame(map(asdict, self.changes), columns=list(Change.__dataclass_fields__))
@@ -79,9 +79,9 @@ def diff(old: Comparable, new: Comparable) -> Difference:
     """What differs between two things of one kind.
 
     Each is the name of a catalogue entry, a file (scenario, study or machine as .yaml, answer of a command as .json, trace
-    as .parquet, Program as .npz), the folder of a sweep, or such a thing in Python (a mapping is a scenario). A scenario is
-    compared with its machine, a trace by what a run says about it. Raises `InputError` for what is none of these, and for
-    two of different kinds.
+    as .parquet, Program as .npz), the folder of a sweep, or the corresponding Python object (a mapping is a scenario). A
+    scenario is compared with its machine, a trace by what a run says about it. Raises `InputError` for what is none of
+    these, and for two of different kinds.
     """
     started = time.perf_counter()
     one, other = source_of(old), source_of(new)

@@ -25,8 +25,9 @@ from ..scenarios.schema import Scenario
 from ..sim.errors import InputError
 from ..sim.machine import Machine
 from ..sim.program import Program
+from ..sweeps.table import FILE, read_table
 from .change import Change, relative_pct, same
-from .sweeps import FILE, Points, compare_tables, read_table
+from .sweeps import Points, compare_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,7 +159,7 @@ def _answer(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trace(path: Path) -> Source:
-    if path.name == "points.parquet":
+    if path.name == FILE:
         return _sweep(path.parent)
     from ..hw_validate.readers.read import read_trace
     from .traces import trace_metrics

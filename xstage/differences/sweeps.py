@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError
@@ -13,27 +11,7 @@ from .change import Change
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "points.parquet"
 POINTS_NAMED = 3
-
-
-def read_table(folder: Path) -> pd.DataFrame:
-    """The points of a sweep; `attrs` has what the sweep says about itself. Raises `InputError` if there is no such table."""
-    import pandas as pd
-    from pyarrow import ArrowException, parquet
-
-    file = folder / FILE
-    try:
-        about = parquet.read_schema(file).metadata or {}
-        found = json.loads(about[b"xstage"])
-        table = pd.read_parquet(file)
-    except FileNotFoundError:
-        reason = f"has no {FILE}: it is no folder of a sweep, or of one that was stopped at once"
-        raise InputError(reason, file=str(folder)) from None
-    except (ArrowException, KeyError, ValueError, OSError) as error:
-        raise InputError(f"is no table of a sweep: {error}", file=str(file)) from None
-    table.attrs = {"axes": found["axes"], "study": found["study"], "model_digest": found["model_digest"]}
-    return table
 
 
 @dataclass(frozen=True)

@@ -118,14 +118,14 @@ DRAWINGS = (
     ),
     Drawing(
         "calls",
-        "interleaved against expert-wave MegaMoE, a mark a call",
+        "interleaved against expert-wave MegaMoE, one mark per call",
         lambda inputs: shape_tables.calls_table(inputs.calls, inputs.workers),
         lambda data: calls_figure(data, x_stage.speedups()),
     ),
     Drawing(
         "attention",
         "speedup of attention + All-to-All by length and policy",
-        lambda inputs: shape_tables.attention_table(),
+        lambda inputs: shape_tables.attention_table(inputs.workers),
         lambda data: attention_figure(data, setting_of(load(shape_tables.ATTENTION_SCENARIO), ("policy", "tokens"))),
     ),
     Drawing(

@@ -17,13 +17,12 @@ from ..plots.save import save_drawings, save_table
 from ..sim.checked import closest
 from ..sim.errors import InputError
 from ..terminal.output import parts_html, table
+from ..terminal.progress import Progress, silent
 from .drawings import DRAWINGS, Drawing, Inputs
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-    from ..terminal.counted_progress import Report
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def figures(
     calls: str | Path | None = None,
     published: str | Path | None = None,
     workers: int = 2,
-    progress: Report | None = None,
+    progress: Progress = silent,
 ) -> Figures:
     """Write the figures named in `only` (default: all of `DRAWINGS`) with their tables to `folder`.
 
@@ -93,8 +92,7 @@ def figures(
         data = _read_table(stored)
         files = save_drawings(drawing.draw(data), Path(folder), drawing.name, kinds)
         done.append(Drawn(drawing.name, drawing.shows, (*files, stored), data, time.perf_counter() - started))
-        if progress is not None:
-            progress(len(done), len(drawings))
+        progress(len(done), len(drawings))
     return Figures(Path(folder), tuple(done))
 
 

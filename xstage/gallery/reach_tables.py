@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from ..table_rows import plain_rows
-from ..terminal.counted_progress import Report, unreported
 
 if TYPE_CHECKING:
     from ..sim.topology import Fabric
@@ -50,24 +49,24 @@ def _pairs(fabric: Fabric) -> pd.DataFrame:
     return pd.DataFrame({"source": source, "destination": destination, "gbs": rates})
 
 
-def published_table(answer: str | Path | None = None, workers: int = 1, progress: Report = unreported) -> pd.DataFrame:
+def published_table(answer: str | Path | None = None, workers: int = 1) -> pd.DataFrame:
     """Published measurements that are judged, with their predictions: `COLUMNS`, and one_row_in, see `measured_figure`.
 
     From a file that `xstage published --json` printed; without one every `EVERY`-th row of the published tables is predicted
     now. Raises `InputError` for a file that is none.
     """
-    rows = _stored(Path(answer)) if answer is not None else _predicted(workers, progress)
+    rows = _stored(Path(answer)) if answer is not None else _predicted(workers)
     table = pd.DataFrame(rows, columns=list(COLUMNS)).assign(one_row_in=EVERY if answer is None else 1)
     return table[table["judged"].astype(bool)].reset_index(drop=True)
 
 
-def _predicted(workers: int, progress: Report) -> list[dict[str, Any]]:
+def _predicted(workers: int) -> list[dict[str, Any]]:
     from ..predictions.published import predicted
     from ..scenarios.published import Kind, load_published
 
     kinds: tuple[Kind, ...] = ("megamoe", "attention_tp")
     rows = [row for kind in kinds for row in plain_rows(load_published(kind).reset_index())]
-    return predicted(rows[::EVERY], workers, progress)
+    return predicted(rows[::EVERY], workers)
 
 
 def _stored(file: Path) -> list[dict[str, Any]]:

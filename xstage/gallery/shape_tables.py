@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from ..paper.calls import CALL, STUDY, by_call
-from ..terminal.counted_progress import Report, unreported
 from ..workers import map_on_workers
 
 ATTENTION_SCENARIO = "attention-x-stage"
@@ -44,7 +43,7 @@ def makespan_us(point: Point) -> float:
     return run(scenario, overrides=overrides, engine="compiled", trace="off").makespan_us
 
 
-def attention_table(workers: int = 1, progress: Report = unreported) -> pd.DataFrame:
+def attention_table(workers: int = 1) -> pd.DataFrame:
     """FA3 and the All-to-All behind it by sequence length and policy: series (simulated, measured), policy, tokens,
     makespan_us, speedup over serial. Measured rows are those of the X-Stage paper; with rows marked `fitted` the machine was
     calibrated.
@@ -54,7 +53,7 @@ def attention_table(workers: int = 1, progress: Report = unreported) -> pd.DataF
     inputs = [
         (ATTENTION_SCENARIO, {"workload.policy": given[policy], "workload.tokens": tokens}) for policy, tokens in points
     ]
-    times = map_on_workers(makespan_us, inputs, workers, progress)
+    times = map_on_workers(makespan_us, inputs, workers)
     rows = [("simulated", *point, time, False) for point, time in zip(points, times, strict=True)]
     table = pd.DataFrame(
         [*rows, *_measured_attention()], columns=["series", "policy", "tokens", "makespan_us", "fitted"]
@@ -73,14 +72,14 @@ def _measured_attention() -> list[tuple[str, str, int, float, bool]]:
     ]
 
 
-def tensor_parallel_table(workers: int = 1, progress: Report = unreported) -> pd.DataFrame:
+def tensor_parallel_table(workers: int = 1) -> pd.DataFrame:
     """A GEMM with its ReduceScatter by rows m and depth k (n = 8192): m, k, policy, makespan_us, speedup over serial."""
     points = [(m, k, policy) for m in TP_ROWS for k in TP_DEPTHS for policy, _ in TP_POLICIES]
     given = dict(TP_POLICIES)
     inputs = [
         (TP_SCENARIO, {"workload.m": m, "workload.k": k, "workload.policy": given[policy]}) for m, k, policy in points
     ]
-    times = map_on_workers(makespan_us, inputs, workers, progress)
+    times = map_on_workers(makespan_us, inputs, workers)
     table = pd.DataFrame(points, columns=["m", "k", "policy"]).assign(makespan_us=times)
     return _with_speedup(table, ["m", "k"])
 
@@ -92,7 +91,7 @@ def _with_speedup(table: pd.DataFrame, same: Sequence[str]) -> pd.DataFrame:
     return table.assign(speedup=serial.reindex(own).to_numpy() / table["makespan_us"])
 
 
-def calls_table(folder: str | Path | None = None, workers: int = 1, progress: Report = unreported) -> pd.DataFrame:
+def calls_table(folder: str | Path | None = None, workers: int = 1) -> pd.DataFrame:
     """The kinds of MegaMoE calls of the study megamoe-84, a row a call: see `by_call` in xstage/paper/calls.py.
 
     From a folder that `xstage paper speedups -o DIR` or `xstage sweep megamoe-84 -o DIR` wrote; without one the 42 balanced
@@ -104,9 +103,7 @@ def calls_table(folder: str | Path | None = None, workers: int = 1, progress: Re
 
     study = load_study(STUDY)
     known = [cells for cells in (study.cells(point) for point in study.points()) if _ranks(cells) == "symmetric"]
-    rows = map_on_workers(
-        _call, [{axis: cells[f"workload.{axis}"] for axis in _AXES} for cells in known], workers, progress
-    )
+    rows = map_on_workers(_call, [{axis: cells[f"workload.{axis}"] for axis in _AXES} for cells in known], workers)
     return by_call(pd.DataFrame(rows))
 
 
@@ -138,12 +135,9 @@ def _call(cells: dict[str, Any]) -> dict[str, Any]:
 
 def _points(folder: Path) -> pd.DataFrame:
     from ..sim.errors import InputError
-    from ..sweeps.table import FILE
+    from ..sweeps.table import FILE, read_table
 
-    try:
-        points = pd.read_parquet(folder / FILE)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {error}", file=str(folder / FILE)) from error
+    points = read_table(folder)
     needed = [*(f"workload.{name}" for name in (*CALL[:3], "ranks", "policy")), "makespan_us", "roles.mma.lanes"]
     if missing := [name for name in needed if name not in points]:
         raise InputError("is no table of MegaMoE calls: it lacks a column", file=str(folder / FILE), value=missing[0],

@@ -88,7 +88,8 @@ def _comparison_page(answer: Answer) -> Page:
     ran = [row for row in answer["policies"] if row["error"] is None]
     rows = pd.DataFrame([{name: row[name] for name in ("policy", "makespan_us")} for row in ran])
     failed = [(row["policy"], row["error"]) for row in answer["policies"] if row["error"] is not None]
-    breakdown = pd.DataFrame([{"policy": row["policy"], **part} for row in ran for part in row["breakdown"]])
+    of_policy = {row["policy"]: {"policy": row["policy"], "makespan_us": row["makespan_us"]} for row in ran}
+    breakdown = pd.DataFrame([of_policy[row["policy"]] | part for row in ran for part in row["breakdown"]])
     lead = "None of the policies could run."
     if ran:
         best = min(ran, key=lambda row: row["makespan_us"])
@@ -140,11 +141,12 @@ def _tuning_page(answer: Answer) -> Page:
     tried: dict[str, Any] = next(
         (row["parameters"] for row in answer["curve"] if row["policy"] == policy and row["parameters"]), {}
     )
-    figure = tune_figure(curve, policy, next(iter(tried), None), answer["d_knee"], own["makespan_us"])
+    setting = min(tried, key=lambda name: isinstance(tried[name], bool), default=None)
+    figure = tune_figure(curve, policy, setting, answer["d_knee"], own["makespan_us"])
     lead = f"{best['policy']} takes {best['makespan_us']:.1f} µs"
     if best["saving_pct"] is not None:
         between = best["saving_interval_pct"]
-        within = f" ({between[0]:.1f} to {between[1]:.1f} % within the intervals of R and Q)" if between else ""
+        within = f" ({between[0]:.1f} to {between[1]:.1f} %)" if between else ""
         lead += f" instead of {own['makespan_us']:.1f} µs: saves {best['saving_pct']:.1f} %{within}"
     changes = [*answer["changes"], *answer["notes"]]
     if answer["d_knee"] is not None:
@@ -271,11 +273,9 @@ def _rest(answer: Answer, used: tuple[str, ...]) -> dict[str, Any]:
     return _flat(left)
 
 
-def _flat(row: Mapping[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in row.items():
-        if name in without:
-            continue
         if isinstance(value, Mapping):
             flat |= {f"{name}.{inner}": found for inner, found in _flat(value).items()}
         else:

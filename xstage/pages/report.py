@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..plots.html_page import Code, Page, Picture, Section, Table, facts, render
 from ..sim.errors import InputError, XstageError
 from ..sim.files import check_output, write_whole
+from ..terminal.output import counted
 
 if TYPE_CHECKING:
     from ..scenarios.loader import Resolved
@@ -49,7 +50,7 @@ class Report:
         """A link to the page."""
         from html import escape
 
-        held = f"{self.tables} tables, {self.figures} figures, {self.bytes / 1000:.0f} kB"
+        held = f"{counted(self.tables, 'table')}, {counted(self.figures, 'figure')}, {self.bytes / 1000:.0f} kB"
         return f'<a href="{escape(self.file.as_posix())}">{escape(self.title)}</a> ({held})'
 
 
@@ -58,7 +59,7 @@ def report(path: str | Path, output: str | Path) -> Report:
 
     Raises `InputError` for what is not there or none of the kinds above, and for an output without the suffix .html.
     """
-    check_output(output, "-o", SUFFIXES)
+    check_output(output, "output", SUFFIXES)
     return _written(page_of(Path(path)), Path(output))
 
 
@@ -84,7 +85,7 @@ def page_of(source: Path) -> Page:
         page, about = sweep_page(source)
         return _with_end(page, source, {"command": _sweep_of(about["study"])})
     if not source.exists():
-        raise InputError("is not there", field="PATH", value=str(source), allowed=ALLOWED)
+        raise InputError("is not there", field="path", value=str(source), allowed=ALLOWED)
     with source.open("rb") as stream:
         begins = stream.read(64)
     if begins.startswith(b"PAR1"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pandas as pd
 
 from ..plots.html_page import Page, Picture, Section, facts, table_of
 from ..plots.study_figures import MOST_AXES, MOST_PANELS, axis_label, label, study_figure, valued
-from ..sim.errors import InputError
+from ..sweeps.table import FILE, read_table
 
 USUAL = "makespan_us"
 """What is drawn of a table that was written before studies named it."""
@@ -19,7 +18,8 @@ MOST_COLUMNS = 14
 
 def sweep_page(folder: Path) -> tuple[Page, dict[str, Any]]:
     """The page, and what the table says of its sweep. Raises `InputError` for a folder without the table of a sweep."""
-    points, about = _points(folder)
+    points = read_table(folder)
+    about: dict[str, Any] = dict(points.attrs)  # type: ignore[arg-type]  # JSON has text for keys
     groups = _free_axes(points, about["axes"])
     axes = [group[0] for group in groups]
     good = points[points["error"].isna()] if "error" in points else points
@@ -35,7 +35,7 @@ def sweep_page(folder: Path) -> tuple[Page, dict[str, Any]]:
     }
     pictures = [_picture(good, groups, metric) for metric in metrics if groups]
     sections = [Section("Over its axes", pictures)] if pictures else []
-    sections.append(Section("Points", [table_of(f"points.parquet has {len(points.columns)} columns", points[shown])]))
+    sections.append(Section("Points", [table_of(f"{FILE} has {len(points.columns)} columns", points[shown])]))
     if len(failed):
         sections.append(Section("What failed", [table_of("", failed[["point", "error_type", "error"]])]))
     sections.append(Section("The sweep", [facts("", facts_of)]))
@@ -69,24 +69,6 @@ def _picture(good: pd.DataFrame, groups: list[list[str]], metric: str) -> Pictur
     least = good.loc[good.groupby(axes, sort=False, dropna=False)[metric].idxmin()] if left else good
     figure = study_figure(least, axes, metric, "", {name: rest for name, *rest in kept})
     return Picture(figure, f"{label(metric)} over the axes of the study{over}.")
-
-
-def _points(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    from pyarrow import ArrowInvalid, parquet
-
-    from ..sweeps.table import FILE
-
-    file = folder / FILE
-    try:
-        table = parquet.read_table(file)
-        about = json.loads((table.schema.metadata or {})[b"xstage"])
-    except (OSError, ArrowInvalid) as error:
-        raise InputError(
-            f"holds no table of a sweep: {error}", file=str(file), allowed="a folder that `xstage sweep -o DIR` wrote"
-        ) from error
-    except (KeyError, ValueError) as error:
-        raise InputError("was not written by `xstage sweep`: it does not say its axes", file=str(file)) from error
-    return table.to_pandas(), about
 
 
 def _columns(points: pd.DataFrame, axes: list[str]) -> list[str]:

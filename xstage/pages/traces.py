@@ -13,6 +13,7 @@ import pandas as pd
 
 from ..plots.html_page import Page, Picture, Section, Table, facts, table_of
 from ..sim.errors import InputError
+from ..terminal.output import counted
 
 LANES_SHOWN = 14
 MOST_BARS = 4000
@@ -61,8 +62,9 @@ def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
     lanes = ops.assign(took=took).groupby(["gpu", "sm", "lane", "role"], observed=True, dropna=False)
     per_lane = lanes.agg(ops=("took", "count"), in_ops_us=("took", "sum"), stall_us=("stall_us", "sum"),
                          wait_us=("wait_us", "sum"), until_us=("end_us", "max")).reset_index()  # fmt: skip
+    n_lanes, n_gpus = int(ops["lane"].nunique()), int(ops["gpu"].nunique())
     totals = {
-        "ops": len(ops), "lanes": int(ops["lane"].nunique()), "GPUs": int(ops["gpu"].nunique()),
+        "ops": len(ops), "lanes": n_lanes, "GPUs": n_gpus,
         "until the last op ends, us": ends, "stalled, us, all lanes": float(ops["stall_us"].sum()),
     }  # fmt: skip
     sections += [
@@ -70,7 +72,8 @@ def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
         Section("Lanes", [table_of("", per_lane)], folded=len(per_lane) > 20),
         Section("Totals", [facts("", totals)]),
     ]
-    lead = f"{len(ops)} ops on {totals['lanes']} lanes of {totals['GPUs']} GPUs, over {ends:.1f} µs."
+    on = f"{counted(n_lanes, 'lane')} of {counted(n_gpus, 'GPU')}"
+    lead = f"{counted(len(ops), 'op')} on {on}, over {ends:.1f} µs."
     return Page(f"Trace {file.name}", "a trace", lead, sections)
 
 
@@ -114,7 +117,7 @@ def _joined_page(ops: pd.DataFrame, file: Path) -> Page:
     tables: list[Table | Picture | str] = [drawn, table_of("errors by op", by)]
     sections = [Section("Op by op", tables), Section("Ops that differ most", [table_of("", worst)])]
     median = float(error.abs().median())
-    lead = f"{len(ops)} ops, measured and simulated: the median absolute error of an op is {median:.1f} %."
+    lead = f"{counted(len(ops), 'op')}, measured and simulated: the median absolute error of an op is {median:.1f} %."
     return Page(f"Measured beside simulated: {file.name}", "two traces", lead, sections)
 
 

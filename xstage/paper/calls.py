@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..sim.units import PS_PER_US
-from ..terminal.counted_progress import Report, unreported
 from ..terminal.output import parts_html
+from ..terminal.progress import Progress, silent
 from .l2_tiles import BLOCK_M, BLOCK_N, MACHINE, fit, machine_overrides
 
 if TYPE_CHECKING:
@@ -97,13 +97,13 @@ def paper_speedups(
     *,
     tiles: str = "machine",
     workers: int = 2,
-    progress: Report = unreported,
+    progress: Progress = silent,
 ) -> Speedups:
-    """Run the study into the folder `output`, from where it goes on if it was stopped, and compare the two orders; a minute.
+    """Run the study, writing to the folder `output`, and compare the two orders. An interrupted run resumes from there.
 
-    `output` is a folder below out/ if not given. `routings` leaves half of the study out. `tiles` says where tile costs come
-    from: from the machine file, or from what the paper measured of tiles (`paper_machine`). Raises `InputError` for another
-    routing or kind of tiles, `XstageError` if a call could not be run.
+    It takes a minute. `output` is a folder below out/ if not given. `routings` leaves half of the study out. `tiles` says
+    where tile costs come from: the machine file, or what the paper measured of tiles (`paper_machine`). Raises `InputError`
+    for another routing or kind of tiles, `XstageError` if a call could not be run.
     """
     from ..sim.errors import InputError, XstageError
     from ..sweeps.run import sweep

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..terminal.counted_progress import Report, unreported
 from ..terminal.output import parts_html
+from ..terminal.progress import Progress, silent
 from ..workers import map_on_workers
 
 if TYPE_CHECKING:
@@ -107,12 +107,12 @@ def paper_tiles(
     exponent: float = EXPONENT,
     seeds: int = SEEDS,
     workers: int = 2,
-    progress: Report = unreported,
+    progress: Progress = silent,
 ) -> TileComparison:
     """Simulate all 8 ranks of each model under both policies, once for each seed, and compare with the paper.
 
-    Numbers are medians over L2 tiles of the busiest rank, and of those the mean over `seeds` routings (which experts are
-    popular, and on which rank they are). Raises `InputError` for a model that the paper has no tiles of.
+    Numbers are medians over the L2 tiles of the busiest rank, averaged over `seeds` routings (which experts are popular, and
+    on which rank they are). Raises `InputError` for a model that the paper has no tiles of.
     """
     from ..scenarios.x_stage import tiles
     from ..sim.errors import InputError

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..terminal.counted_progress import Report, unreported
 from ..terminal.output import parts_html
+from ..terminal.progress import Progress, silent
 from ..workers import map_on_workers
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def paper_lead(
     leads: Sequence[int] = LEADS,
     *,
     workers: int = 2,
-    progress: Report = unreported,
+    progress: Progress = silent,
 ) -> LeadCurve:
     """Run a balanced W8A8 call of `model` with each lead (rows, ascending). Raises `InputError` for an unknown model."""
     started = time.perf_counter()

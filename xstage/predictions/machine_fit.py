@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError
 from ..sim.fit_times import Fit, FittedNumber, Parameter, fit
-from ..terminal.counted_progress import Report, unreported
+from ..terminal.progress import Progress, silent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ class MachineFit:
     fit: Fit
 
     def numbers(self) -> dict[str, dict[str, Any]]:
-        """What belongs into the machine file, by dotted path."""
+        """What belongs in the machine file, by dotted path."""
         return {number.parameter.name: self._entry(number) for number in self.fit.numbers}
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class MachineFit:
         return {"value": _text(number.value, parameter.unit), "source": source, "interval": interval}
 
 
-def fit_machine(name: str, progress: Report = unreported) -> MachineFit:
+def fit_machine(name: str, progress: Progress = silent) -> MachineFit:
     """Fit the numbers that fit_parameters.csv lists for a machine of the catalogue to whole calls; repeats count once.
 
     Raises `InputError` for a machine without such numbers, or without rows.
@@ -143,7 +143,7 @@ def free_numbers(machine: str) -> list[Parameter]:
     found = [_parameter(line) for line in lines if line["machine"] == machine]
     if not found:
         allowed = sorted({line["machine"] for line in lines})
-        raise InputError("has no numbers to fit", field="--fit", value=machine, allowed=allowed)
+        raise InputError("has no numbers to fit", field="machine", value=machine, allowed=allowed)
     return found
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..table_rows import plain_rows, records
-from ..terminal.counted_progress import Report, unreported
+from ..terminal.progress import Progress, silent
 from .machine_fit import overhead_us
 
 if TYPE_CHECKING:
@@ -123,10 +123,10 @@ def published(
     gpu: str | None = None,
     variant: str | None = None,
     workers: int = WORKERS,
-    progress: Report = unreported,
+    progress: Progress = silent,
 ) -> Published:
-    """Predict the published measurements, or those of a CSV file in the form in which others write them down, one column a
-    quantity (`scenarios.published.load_like`; an error names the columns); machines are taken as they are.
+    """Predict the published measurements, or those in a CSV file with one column per quantity
+    (`scenarios.published.load_like`; an error names the columns); machines are taken as they are.
 
     `gpu` and `variant` choose rows by those columns: a name such as H20, and a pattern such as 'sm90_*', which may also be
     that of a version. Equal cases are simulated once, in `workers` processes. Raises `InputError` for a file that cannot be
@@ -167,10 +167,10 @@ def _chosen(rows: list[dict[str, Any]], gpu: str | None, variant: str | None) ->
     return [row for row in rows if row["variant"] in matching or row["version"] in matching]
 
 
-def predicted(rows: list[dict[str, Any]], workers: int = 1, progress: Report = unreported) -> list[dict[str, Any]]:
+def predicted(rows: list[dict[str, Any]], workers: int = 1, progress: Progress = silent) -> list[dict[str, Any]]:
     """The rows of a table of `load_published` or `load_like`, with their predictions."""
     from ..scenarios.published.cases import mapped
-    from .worker import Answer, answers
+    from .answers import Answer, answers
 
     maps = [mapped(row) for row in rows]
     machines = _machines(rows, maps)
@@ -234,7 +234,7 @@ def _machines(rows: list[dict[str, Any]], maps: list[Mapped]) -> dict[str, Machi
 
 def ordered(questions: Iterable[Any]) -> list[Any]:
     """Questions that share a routing side by side, and what takes longest first, so that no worker ends with it."""
-    from .worker import drawn_for
+    from .answers import drawn_for
 
     together: dict[Any, list[Any]] = {}
     for question in questions:

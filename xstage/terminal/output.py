@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .clock import elapsed
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -23,7 +21,7 @@ _NO_LIMIT = 10_000
 
 
 class OutputLostError(Exception):
-    """Standard output takes no more, for want of room say."""
+    """Standard output cannot be written, for example because the disk is full."""
 
 
 @contextmanager
@@ -39,7 +37,7 @@ def to_standard_output() -> Iterator[None]:
 
 
 def print_json(answer: dict[str, Any]) -> None:
-    """One JSON object on standard output; a number that is not finite would be no JSON and raises ValueError."""
+    """One JSON object on standard output. Raises ValueError for NaN and infinity, which JSON does not allow."""
     text = json.dumps(answer, indent=2, allow_nan=False) + "\n"
     with to_standard_output():
         sys.stdout.write(text)
@@ -98,25 +96,14 @@ def show(*parts: Any) -> None:
 
 
 def warn(sentences: Iterable[str]) -> None:
-    """Say on standard error what a person should know, but nothing failed of."""
+    """Print warnings on standard error: worth knowing, but not failures."""
     for sentence in sentences:
         print(f"xstage: warning: {sentence}", file=sys.stderr)
 
 
-@contextmanager
-def progress(doing: str) -> Iterator[None]:
-    """Say on standard error what is being done, to a log once it takes long."""
-    if sys.stderr is None:
-        yield
-        return
-    if not sys.stderr.isatty():
-        with elapsed(doing):
-            yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(doing):
-        yield
+def counted(count: int, what: str) -> str:
+    """'1 figure', '2 figures'."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def parts_html(parts: Iterable[Any]) -> str:

@@ -1,0 +1,129 @@
+"""The command that simulates one scenario: `xstage run`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..sim.compilation import announce_compilation
+from ..terminal.output import print_json, show, warn, with_common_fields
+from ..terminal.progress import share_progress, working
+from .options import AsJson, Overrides, Scenario
+from .trace import write
+
+if TYPE_CHECKING:
+    from ..answers.built import Built
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(run)
+
+
+def run(
+    scenario: Scenario,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="simpy (readable) or compiled (fast); by default what the scenario says, or else compiled."),
+    ] = None,
+    overrides: Overrides = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write every op of every lane: .parquet, .pftrace (Perfetto) or .json (Kineto)."
+        ),
+    ] = None,
+    gpu: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --trace: write only this GPU's ops; a .pftrace is then without counters and arrivals.",
+            show_default=False,
+        ),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what each part of the scenario became.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Do not run; estimate ops, memory and time.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a scenario and print where the time goes."""
+    from ..answers.built import Built
+    from ..plots.traces.write import check_file
+    from ..scenarios.loader import load, parse_overrides
+
+    started = time.perf_counter()
+    if gpu is not None and trace is None:
+        raise typer.BadParameter("needs --trace FILE", param_hint="--gpu")
+    if trace is not None:
+        check_file(trace, "--trace")
+    changes = parse_overrides(overrides or [])
+    resolved = load(scenario, changes, label="--set")
+    if (engine or resolved.scenario.engine) == "compiled":
+        announce_compilation()
+    with working(f"Building {resolved.scenario.name}"):
+        built = Built.of(resolved)
+    if gpu is not None:
+        _check_gpu(gpu, built)
+    level = "full" if trace else None
+    if estimate:
+        _estimate(built, engine, level, started, as_json)
+    else:
+        _simulate(built, engine, level, trace, gpu, explain, started, as_json)
+
+
+def _check_gpu(gpu: int, built: Built) -> None:
+    from ..sim.errors import InputError
+
+    if gpu >= built.program().n_gpus:
+        raise InputError(
+            "is not a GPU of this run", field="--gpu", value=gpu, allowed=f"0 to {built.program().n_gpus - 1}"
+        )
+
+
+def _estimate(built: Built, engine: str | None, level: str | None, started: float, as_json: bool) -> None:
+    from ..answers.run_estimate import estimate_parts, estimate_run
+
+    scenario = built.scenario
+    with working(f"Watching the first seconds of {scenario.name}"):
+        found = estimate_run(built, engine, level)
+    if as_json:
+        answer = {"scenario": scenario.name, "estimate": found.as_dict()}
+        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}, scenario.seed))
+    else:
+        show(*estimate_parts(found))
+
+
+def _simulate(
+    built: Built,
+    engine: str | None,
+    level: str | None,
+    trace: Path | None,
+    gpu: int | None,
+    explain: bool,
+    started: float,
+    as_json: bool,
+) -> None:
+    from ..answers.api import run as simulated
+    from ..answers.run import run_parts
+    from ..answers.run_estimate import cost_parts, peak_memory
+
+    with share_progress(f"Simulating {built.scenario.name}") as progress:
+        done = simulated(built, engine=engine, trace=level, progress=progress)  # type: ignore[arg-type]
+    answer, parts = done.as_dict(), []
+    if done.warnings:
+        warn(done.warnings)
+    if explain:
+        from ..answers.scenario_parts import scenario_parts, shown_parts
+
+        answer["explain"] = scenario_parts(done.resolved, done.program, done.fabric)
+        parts += shown_parts(answer["explain"])
+    if trace is not None:
+        write(done.trace if gpu is None else done.trace.ops().query("gpu == @gpu"), trace)
+        answer["trace"] = str(trace)
+    timing = done.timing | {"wall_s": time.perf_counter() - started} | peak_memory()
+    if as_json:
+        print_json(with_common_fields(answer, timing, built.scenario.seed))
+    else:
+        show(*parts, *run_parts(done), *cost_parts(timing))
