@@ -96,7 +96,8 @@ def _assumed_rates(resolved: Resolved, program: Program) -> list[str]:
 def _other_sms(resolved: Resolved) -> list[str]:
     """Fewer or more SMs that still share the Tensor Core rates of the whole GPU."""
     changed = resolved.scenario.machine.overrides
-    if "compute.sms" not in changed or any(f"compute.{name}" in changed for name in TENSOR_RATES):
+    multiplies = resolved.scenario.workload.kind != "burst_train"
+    if not multiplies or "compute.sms" not in changed or any(f"compute.{name}" in changed for name in TENSOR_RATES):
         return []
     return [
         "compute.sms changed, but Tensor Core rates are those of the whole GPU: each SM multiplies faster or slower than "

@@ -52,7 +52,9 @@ def _ops_of(program: Program, phases: Collection[str]) -> Ops:
 def _launch_gaps(program: Program) -> Ops:
     """COMPUTE ops of the launches behind a pull and before a return, which are kernels of their own.
 
-    A launch waits for a counter of the kernel before it and then signals one that the next kernel waits for.
+    A launch waits for a counter of the kernel before it and then signals one that the next kernel waits for. The expansion
+    of pulled rows, which is in the launch behind the pull, goes with the pull. Where every row is masked nothing is pulled,
+    and that launch stays.
     """
     ops = program.ops
     pull, back, launches = (_ops_of(program, [phase]) for phase in (PULL, RETURN, LAUNCH))

@@ -197,7 +197,7 @@ class _Running:
             for point in self.study.points():
                 self.keys.append(prepare(self.study, point).key)
                 self._ended += self.keys[-1] in self.before
-                self.progress(self._ended, self.total)
+            self.progress(self._ended, self.total)
         self._known = True
 
     def tasks(self) -> Iterator[Task]:

@@ -68,7 +68,7 @@ def compute(task: Task) -> Record:
         timing = {"build_s": built - started, "simulate_s": time.perf_counter() - built}
         metrics = flat(summarise(trace) | {"loads": gpu_loads(trace)})
         if said := cautions(resolved, program, trace):
-            metrics[CAUTIONS] = "; ".join(said)
+            metrics[CAUTIONS] = "\n".join(said)
     except XstageError as error:
         kind, message = type(error).__name__, str(error)
     except Exception as error:  # one point's trouble, whatever it is, must not end the others

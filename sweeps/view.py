@@ -78,7 +78,7 @@ def cautions(frame: pd.DataFrame) -> list[str]:
     """Each caution of the points once, with how many of them it is about."""
     if CAUTIONS not in frame:
         return []
-    counted = frame[CAUTIONS].dropna().value_counts(sort=False)
+    counted = frame[CAUTIONS].dropna().str.split("\n").explode().value_counts(sort=False)
     return [f"{sentence} ({count} of {len(frame)} points)" for sentence, count in counted.items()]
 
 

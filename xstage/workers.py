@@ -15,7 +15,8 @@ import subprocess
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import closing
 from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -34,9 +35,10 @@ def map_on_workers(
 ) -> list[Made]:
     """`function` of each input, in their order; in this process for a single worker. The first error ends it all."""
     made: dict[int, Made] = {}
-    for position, one in each_on_workers(function, inputs, workers):
-        made[position] = one
-        progress(len(made), len(inputs))
+    with closing(each_on_workers(function, inputs, workers)) as found:
+        for position, one in found:
+            made[position] = one
+            progress(len(made), len(inputs))
     return [made[position] for position in range(len(inputs))]
 
 
@@ -45,7 +47,7 @@ def each_on_workers(
     inputs: Sequence[Given],
     workers: int,
     together: Callable[[Given], Hashable] | None = None,
-) -> Iterator[tuple[int, Made]]:
+) -> Generator[tuple[int, Made]]:
     """Position and result of each input, as they come; in this process for a single worker. The first error ends it all.
 
     Neighbours for which `together` gives the same go to one worker, one after the other. No process is left when the
@@ -63,6 +65,7 @@ def each_on_workers(
     try:
         while batches and len(pool) < workers:
             pool.append(_Worker(function, inputs, batches.popleft()))
+            pool[-1].give()
         for _ in range(len(inputs)):
             yield _next_of(pool, batches)
     finally:
@@ -103,7 +106,6 @@ class _Worker(Generic[Given, Made]):
             process_group=0,  # Ctrl-C is for the parent alone
         )
         os.close(write)
-        self.give()
 
     def give(self) -> None:
         """Send the first input of the batch, if there is one."""

@@ -170,7 +170,10 @@ class Collector:
         replays = Replays(runner.cycles_per_ns, self.results.arrays, [{} for _ in self.plan.header["programs"]])
         told = self.header["parts"]["programs"]
         told |= replays.told() | {"offsets": offsets_now(runner)}
-        run_programs(self.plan, self.devices, transport, replays, runner.ctas, self._left_s, self.progress)
+        try:
+            run_programs(self.plan, self.devices, transport, replays, runner.ctas, self._left_s, self.progress)
+        finally:
+            told |= replays.told()  # what they ran with may have changed on the way
         told["offsets"] = joined(told["offsets"], offsets_now(runner))
         runner.cycles_per_ns = replays.cycles_per_ns
         if replays.clock_moved_pct > CLOCK_MOVED_PCT:

@@ -105,7 +105,8 @@ class DeviceCheck:
             name, begun = left.pop(0), time.perf_counter()
             if name not in WITHOUT_GPU and (lost or begun > self.until):
                 why = "the GPU was lost before" if lost else "the time was over"
-                self.report["steps"][name] = {"state": "not run", "why": why}
+                if self.report["steps"].get(name, {}).get("state") != "failed":  # in the process before this one
+                    self.report["steps"][name] = {"state": "not run", "why": why}
                 continue
             print(f"device check: {name}", file=sys.stderr)
             try:

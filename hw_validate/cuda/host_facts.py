@@ -28,9 +28,10 @@ def numa_node(bus: str) -> int | None:
     """The NUMA node that a GPU hangs on, as Linux tells (None: it does not)."""
     path = Path("/sys/bus/pci/devices") / bus[-12:].lower() / "numa_node"
     try:
-        return int(path.read_text())
+        node = int(path.read_text())
     except (OSError, ValueError):
         return None
+    return node if node >= 0 else None  # -1: the system has no nodes
 
 
 def processor() -> str:

@@ -31,7 +31,7 @@ def test_stall_is_told_of_all_lanes_and_of_one(done):
     row = done.rows()[0]
     assert row["stall_total_us"] > row["makespan_us"] > row["stall_mean_us"] > 0
     told = dict(zip(columns, fused, strict=True))
-    assert (told["stall"], told["a lane"]) == (f"{row['stall_total_us']:.3f}", f"{row['stall_mean_us']:.3f}")
+    assert (told["stall"], told["per lane"]) == (f"{row['stall_total_us']:.3f}", f"{row['stall_mean_us']:.3f}")
 
 
 def test_answers_that_were_kept_before_they_had_the_stall_of_a_lane_are_a_table_too(done):

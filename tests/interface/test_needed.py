@@ -161,7 +161,7 @@ def test_a_scenario_that_less_room_speeds_up_is_told_so(found):
     capacity = replace(found.needs[1], less=less, unimportant=True)
     assert capacity.verdict == "less is faster"
     done = Needs(found.resolved, 1.0, (found.needs[0], capacity), {})
-    assert f"0.950 us (5.0 %) with {less.value}" in needs_parts(done)[-1]
+    assert f"{less.value}, it takes 0.950 us, 5.0 % less" in needs_parts(done)[-1]
 
 
 @pytest.mark.parametrize("least", [0.01, 0.3, 1.0, 1.5, 7.0, 900.0])

@@ -77,7 +77,7 @@ def test_stall_of_all_lanes_is_told_with_that_of_one(capsys):
     run = xs.run("periodic-train")
     total, mean = run.metrics["stall_total_us"], run.metrics["roles"]["producer"]["stall_mean_us"]
     assert total > 10 * run.makespan_us > mean
-    assert f"{total:.3f} us, summed over lanes; {mean:.3f} us a lane" in line
+    assert f"{total:.3f} us, summed over lanes; {mean:.3f} us per lane" in line
 
 
 def test_the_time_of_a_task_is_said_to_hold_its_waits(capsys):

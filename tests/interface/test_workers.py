@@ -1,6 +1,7 @@
 """Processes that `map_on_workers` starts."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -60,6 +61,13 @@ def test_workers_give_what_one_process_gives_in_order() -> None:
     assert map_on_workers(abs, [-3, 2, -1], 2, lambda done, of, share=None: seen.append((done, of))) == [3, 2, 1]
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert map_on_workers(abs, [-3, 2, -1], 1) == [3, 2, 1]
+
+
+def test_an_input_that_cannot_be_sent_leaves_no_process() -> None:
+    before = workers_of(os.getpid())
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        map_on_workers(abs, [lambda: 1, 2], 2)  # type: ignore[list-item]
+    assert set(workers_of(os.getpid())) <= set(before)
 
 
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:

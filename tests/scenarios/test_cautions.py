@@ -124,3 +124,7 @@ def test_gpus_that_nobody_chose_and_rows_that_cross_nodes_are_named(changes, nam
 def test_a_number_of_gpus_that_nobody_chose_stays_so_under_another_policy():
     workload = load(RAILS).scenario.workload
     assert "gpus" not in workload.with_policy("interleaved", {}).model_fields_set
+
+
+def test_a_train_has_no_tensor_cores_to_be_named():
+    assert not said("periodic-train", **{"machine.compute.sms": 160})

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from xstage.plots.study_figures import _differing, study_figure
 from xstage.sim.errors import InputError
+from xstage.sweeps.view import cautions
 
 import xstage as xs
 from xstage.cli import main
@@ -167,3 +168,9 @@ def test_rows_say_how_evenly_gpus_are_loaded(tmp_path):
         False,
     ]  # one GPU that acts has nobody to differ from
     assert frame["loads.sent_max_over_mean"][1] == 1.0
+
+
+def test_a_warning_is_counted_by_itself_where_points_have_several():
+    frame = pd.DataFrame({"cautions": ["one; with more", "one; with more\nanother", None, "another"]})
+    assert cautions(frame) == ["one; with more (2 of 4 points)", "another (2 of 4 points)"]
+    assert cautions(pd.DataFrame({"point": [0]})) == []

@@ -157,7 +157,7 @@ class Needs:
 
 
 def needs(scenario: Given, *, overrides: Mapping[str, Any] | None = None, progress: Progress = silent) -> Needs:
-    """How much R and how much Q a scenario needs so as to lose no more than 1 % to it; see the module's description.
+    """How much R and how much Q a scenario needs to lose no more than 1 % to it, each with the other as it is.
 
     Takes some 25 runs. Raises `InputError` as `run` does.
     """
@@ -301,8 +301,8 @@ def _sentence(done: Needs) -> str:
         if need.less:
             gain = 100 * (1 - need.less.makespan_us / done.makespan_us)
             said.append(
-                f"Less of the {need.text} is faster, {need.less.makespan_us:.3f} us ({gain:.1f} %) with {need.less.value}: "
-                "stores then come to the ports in another order."
+                f"With less {need.text}, {need.less.value}, it takes {need.less.makespan_us:.3f} us, {gain:.1f} % less: "
+                "stores then reach the ports in another order."
             )
     return " ".join(said)
 
@@ -310,8 +310,12 @@ def _sentence(done: Needs) -> str:
 def _short(need: Need, now_us: float) -> str:
     if not need.value:
         return f"no {need.text} of up to {MOST_FACTOR:g} times as much would be enough"
-    said = f"{need.text} of {need.value} would save {now_us - need.makespan_us:.3f} us"
     others = [one for one in need.alone if one.text != need.text]
+    if need.alone and len(others) == len(need.alone):
+        said = " and ".join(f"{one.text} of {one.value}" for one in others) + " together"
+    else:
+        said = f"{need.text} of {need.value}"
+    said += f" would save {now_us - need.makespan_us:.3f} us"
     alone = ", ".join(f"{one.text} of {one.value} alone {_saved(now_us - one.makespan_us)}" for one in others)
     return f"{said} ({alone})" if alone else said
 

@@ -143,7 +143,7 @@ def what_runs(workload: Workload) -> str:
 
 def _stalled(metrics: dict[str, Any]) -> str:
     total, mean = f"{metrics['stall_total_us']:.3f} us, summed over lanes", stall_mean_us(metrics)
-    return f"{total}; {mean:.3f} us a lane of the roles that stall" if mean else total
+    return f"{total}; {mean:.3f} us per lane, in roles that stall" if mean else total
 
 
 def stall_mean_us(metrics: Mapping[str, Any]) -> float:

@@ -34,7 +34,7 @@ Tell = Callable[[int, int], None]
 @dataclass(frozen=True)
 class SavingInterval:
     """The least and the most that is saved, percent. `by_number` are the savings at the lower and at the upper end of each
-    number alone, `by_seed` those of other seeds.
+    number alone, `by_seed` those of other seeds. An end at which one of the two cannot run counts as no change.
     """
 
     low_pct: float
@@ -52,8 +52,9 @@ class SavingInterval:
         if self.by_number:
             name, ends = max(self.by_number.items(), key=lambda item: abs(item[1][1] - item[1][0]))
             count = len(self.by_number)
-            numbers = f"{count} numbers of the machine" if count > 1 else "1 number of the machine"
-            said.append(f"{numbers} within their intervals ({_between(ends)} by {name} alone)")
+            numbers = f"{count} numbers of the machine within their intervals"
+            one = "1 number of the machine within its interval"
+            said.append(f"{numbers if count > 1 else one} ({_between(ends)} by {name} alone)")
         if self.by_seed:
             said.append(f"{len(self.by_seed)} other seeds ({_between(self.by_seed)})")
         return f"The interval is that of {' and of '.join(said)}."

@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar for a terminal, a line now and then for a log file, nothing under two seconds."""
+"""Progress on standard error: a bar for a terminal, a line now and then for a log file, none in the first two seconds."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _tell_elapsed(doing: str, is_over_in: Callable[[float], bool]) -> None:
 
 
 class Lines:
-    """Lines of a log: the first after two seconds, and no two within ten."""
+    """Lines of a log: the first after two seconds, then one every ten unless asked otherwise."""
 
     def __init__(self, started: float):
         self.started = started

@@ -363,3 +363,12 @@ def test_exit_codes(tmp_path, capsys):
     assert main(["-o", str(tmp_path / "file")], none) == 2
     assert main([], none) == 2
     assert main(["-o", str(tmp_path / "a"), "--steps", "dance"], none) == 2
+
+
+def test_a_step_that_failed_stays_failed_where_a_later_process_cannot_run_it(tmp_path):
+    failed = {"state": "failed", "why": "the GPU is lost"}
+    (tmp_path / "check.json").write_text(json.dumps({"steps": {"fused": failed}}))
+    after = DeviceCheck(None, tmp_path, steps=["fused", "later"])
+    assert not after.run()
+    assert after.report["steps"]["fused"] == failed
+    assert after.report["steps"]["later"]["state"] == "not run"
