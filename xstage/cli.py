@@ -92,7 +92,12 @@ def _run(words: list[str], as_json: bool) -> int:
         message: str = error.format_message() if hasattr(error, "format_message") else str(error)
         return _failed({"type": "UsageError", "message": message}, as_json, 2)
     except Exception as error:
-        return _raised(error, as_json)
+        stop = error.__cause__  # pydantic wraps whatever ends one of its serializers
+        if stop is None or isinstance(stop, Exception):
+            return _raised(error, as_json)
+        if not isinstance(stop, KeyboardInterrupt):
+            raise stop from None
+        code = _INTERRUPTED
     if code == _INTERRUPTED:
         return _failed({"type": "Interrupted", "message": "interrupted"}, as_json, 1)
     return int(code or 0)

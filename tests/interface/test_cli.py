@@ -271,3 +271,12 @@ def test_output_that_finds_no_room_is_a_sentence(words):
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr == "xstage: the answer cannot be written: No space left on device\n"
+
+
+def test_ctrl_c_inside_a_serializer_is_an_interrupt_too(monkeypatch, capsys):
+    def wrapped(*words, **more):
+        raise ValueError("Error calling function") from KeyboardInterrupt()
+
+    monkeypatch.setattr("xstage.cli.app", wrapped)
+    assert main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == "Interrupted"

@@ -275,7 +275,7 @@ def _times(ran: Rows) -> Lines:
     ]
     if not any(line[-1] for line in lines):
         columns, lines = columns[:-1], [line[:-1] for line in lines]
-    title = "us; stall of all lanes, and of one; Tensor Core lanes that compute, egress in use"
+    title = "us; stall of all lanes and of one; Tensor Core lanes that compute, egress in use"
     return title, columns, lines
 
 
