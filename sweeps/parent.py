@@ -1,13 +1,44 @@
-"""Worker processes end with the process that started them, however that one ends."""
+"""Worker processes: a module of this package run in a fresh Python, which ends with the process that started it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+from multiprocessing.connection import Connection
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def start_worker(module: str, *words: str) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Run `python -m MODULE PARENT_PID ANSWERS_FD WORDS...`. Gives the process, and a pipe where answers arrive."""
+    read, write = os.pipe()
+    answers = Connection(read, writable=False)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, str(os.getpid()), str(write), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # the caller's standard output may have to be one JSON object
+            pass_fds=[write],
+            process_group=0,  # Ctrl-C is for the parent alone
+        )
+    finally:
+        os.close(write)
+    return process, answers
+
+
+def kill_worker(process: subprocess.Popen[bytes], answers: Connection) -> None:
+    """End a worker at once, and close its pipes."""
+    process.kill()
+    process.wait()
+    answers.close()
+    try:
+        if process.stdin is not None:
+            process.stdin.close()
+    except BrokenPipeError:  # something was left that nobody will read
+        pass
 
 
 def end_with(parent: int) -> None:

@@ -5,19 +5,17 @@ A worker that dies or exceeds the time for a point is replaced; the point gets a
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
-import sys
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import IO
 
 from ..sim.errors import LimitError, XstageError
 from ..sim.units import format_size
 from .batch import Batches
+from .parent import kill_worker, start_worker
 from .task import Record, Task, identity
 
 TICK_S = 0.2
@@ -93,18 +91,8 @@ class _Worker:
     since: float = field(init=False)
 
     def __post_init__(self) -> None:
-        read, write = os.pipe()
-        words = [str(os.getpid()), str(write), str(self.memory_bytes or 0), str(int(self.compiled))]
-        command = [sys.executable, "-m", "xstage.sweeps.worker", *words]
-        self.answers = Connection(read, writable=False)
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,  # the caller's standard output may have to be one JSON object
-            pass_fds=[write],
-            process_group=0,  # Ctrl-C is for the parent alone
-        )
-        os.close(write)
+        words = str(self.memory_bytes or 0), str(int(self.compiled))
+        self.process, self.answers = start_worker("xstage.sweeps.worker", *words)
         self.since = time.monotonic()
 
     @property
@@ -152,15 +140,4 @@ class _Worker:
         return [Record(failed.key, None, *reason, {"wall_s": time.monotonic() - self.since})]
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.answers.close()
-        _close(self.process.stdin)
-
-
-def _close(pipe: IO[bytes] | None) -> None:
-    try:
-        if pipe is not None:
-            pipe.close()
-    except BrokenPipeError:  # something was left that nobody will read
-        pass
+        kill_worker(self.process, self.answers)

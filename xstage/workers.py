@@ -9,9 +9,7 @@ with its input as a pickle on standard input; what it gives, or raises, goes bac
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
 import sys
 import traceback
 from collections import deque
@@ -23,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from .sim.compilation import compile_engine
 from .sim.errors import XstageError
-from .sweeps.parent import end_with
+from .sweeps.parent import end_with, kill_worker, start_worker
 from .terminal.progress import Progress, silent
 
 Given = TypeVar("Given")
@@ -96,16 +94,7 @@ class _Worker(Generic[Given, Made]):
 
     def __init__(self, function: Callable[[Given], Made], inputs: Sequence[Given], batch: deque[int]):
         self._function, self._inputs, self.batch = function, inputs, batch
-        read, write = os.pipe()
-        self.answers = Connection(read, writable=False)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(os.getpid()), str(write)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,  # the caller's standard output may have to be one JSON object
-            pass_fds=[write],
-            process_group=0,  # Ctrl-C is for the parent alone
-        )
-        os.close(write)
+        self._process, self.answers = start_worker(__name__)
 
     def give(self) -> None:
         """Send the first input of the batch, if there is one."""
@@ -131,14 +120,7 @@ class _Worker(Generic[Given, Made]):
         return self.batch.popleft(), found
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self.answers.close()
-        try:
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        except BrokenPipeError:  # something was left that nobody will read
-            pass
+        kill_worker(self._process, self.answers)
 
 
 def serve() -> None:
