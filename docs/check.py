@@ -13,6 +13,8 @@ A comment on the line above a block changes that:
 
     <!-- no-check: why -->   skip the block; it is counted and listed
     <!-- output varies -->   run it, but compare no output (times, the machine's name)
+    <!-- measures -->        the same; where the computer cannot be measured, or is too busy, so that a command ends with
+                             exit code 1 and a reason, the block is listed as skipped (a traceback is still a failure)
     <!-- exit 2 -->          its last command must end with this exit code; standard error is output too
     <!-- file: my.yaml -->   above a block of any language: do not run it, write it to this file of the working folder
 """
@@ -46,7 +48,8 @@ PYTHON = {"python", "py", "pycon"}
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".hypothesis", "build", "out", "__pycache__", "*.egg-info")
 
 FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<language>[\w+-]*)[^`]*\Z")
-DIRECTIVE = re.compile(r"<!--\s*(?P<text>(?:no-check|output|exit|file)\b.*?)\s*-->\Z")
+DIRECTIVE = re.compile(r"<!--\s*(?P<text>(?:no-check|output|measures|exit|file)\b.*?)\s*-->\Z")
+VARIES = {"output varies", "measures"}
 NO_CHECK = re.compile(r"no-check: (?P<why>\S.*)\Z")
 EXIT = re.compile(r"exit (?P<code>\d+)\Z")
 FILE = re.compile(r"file: (?P<name>[^/\s]\S*)\Z")
@@ -172,8 +175,8 @@ def _directive_above(lines: Sequence[str], fence: int) -> str:
     if not found:
         return ""
     text = found["text"]
-    if text != "output varies" and not any(known.match(text) for known in (NO_CHECK, EXIT, FILE)):
-        allowed = "'no-check: why', 'output varies', 'exit CODE', 'file: NAME'"
+    if text not in VARIES and not any(known.match(text) for known in (NO_CHECK, EXIT, FILE)):
+        allowed = "'no-check: why', 'output varies', 'measures', 'exit CODE', 'file: NAME'"
         raise PageError(f"{fence}: '{text}' says nothing about a block (allowed: {allowed})")
     return text
 
@@ -232,6 +235,9 @@ def _check_shell(block: Block, page: str, folder: Path, outcome: Outcome, update
         begun = time.monotonic()
         exit_code, stdout, stderr = _run(command.text, folder, timeout_s)
         print(f"{where}: $ {command.text}  ({time.monotonic() - begun:.1f} s)", flush=True)
+        if block.directive == "measures" and exit_code == 1 and stderr and "Traceback" not in stderr:
+            outcome.skipped.append(f"{where}: not checked: {stderr.strip()}")
+            return
         if exit_code != command.exit_code:
             ended = f"ran over {timeout_s:g} s" if exit_code is None else f"exit code {exit_code}"
             wanted = f", expected {command.exit_code}" if command.exit_code else ""
@@ -243,7 +249,7 @@ def _check_shell(block: Block, page: str, folder: Path, outcome: Outcome, update
             continue
         if update:
             outcome.new_output[command.shown] = [(block.indent + line).rstrip() for line in printed]
-        elif block.directive != "output varies":
+        elif block.directive not in VARIES:
             diff = difflib.unified_diff(_trimmed("\n".join(shown)), printed, "shown", "printed", lineterm="")
             outcome.failures.append(f"{where}: prints something else: {command.text}\n" + _indented("\n".join(diff)))
 
@@ -294,7 +300,7 @@ def _check_python(block: Block, page: str, folder: Path, names: dict[str, object
         test = doctest.DocTestParser().get_doctest(block.text, {}, page, page, block.first)
         test.globs = names
         outcome.examples += len(test.examples)
-        checker = _AnyOutput() if block.directive == "output varies" else None
+        checker = _AnyOutput() if block.directive in VARIES else None
         _PageRunner(outcome, checker=checker, verbose=False).run(test, out=lambda text: None, clear_globs=False)
 
 

@@ -139,6 +139,20 @@ def test_output_that_varies_is_not_compared(project):
     assert outcome_of(page).failures == []
 
 
+def test_a_measurement_that_is_refused_is_listed_as_skipped(project):
+    measures = "<!-- measures -->\n```console\n$ {}\n2.9 s\n```\n"
+    refused = outcome_of(project(measures.format("echo too busy >&2; exit 1")))
+    assert refused.failures == [] and refused.skipped == ["README.md:3: not checked: too busy"]
+    done = outcome_of(project(measures.format("echo 3.2 s")))
+    assert (done.failures, done.skipped) == ([], [])
+
+
+@pytest.mark.parametrize("failing", ["exit 2", "echo 'Traceback (most recent call last):' >&2; exit 1", "exit 1"])
+def test_a_measurement_that_fails_without_a_reason_is_a_failure(project, failing):
+    outcome = outcome_of(project(f"<!-- measures -->\n```console\n$ {failing}\n```\n"))
+    assert len(outcome.failures) == 1 and outcome.skipped == []
+
+
 def test_a_command_may_span_lines(project):
     page = project("""
         ```console

@@ -6,8 +6,12 @@ about 10 s.
     python docs/examples/07_measured_beside.py
 """
 
+import sys
+
 import numpy as np
+from xstage.hw_validate.measuring import MeasurementError
 from xstage.hw_validate.validate import open_backend
+from xstage.sim.calibrate import NoLawError
 
 import xstage as xs
 
@@ -17,12 +21,15 @@ SCENARIO = {
     "workload": {"kind": "burst_train", "producers": 1, "burst": "24 KiB", "gap": "0.4 us", "bursts": 12},
 }
 
-with open_backend("cpu", producers=1, quick=True) as hardware:
-    rng = np.random.default_rng(0)
-    calibrated = hardware.calibrate(rng)
-    calibrated.write("out/this-cpu.yaml")
-    run = xs.run(SCENARIO, trace="full")
-    [measured] = hardware.replay([run.trace], rng)
+try:
+    with open_backend("cpu", producers=1, quick=True) as hardware:
+        rng = np.random.default_rng(0)
+        calibrated = hardware.calibrate(rng)
+        calibrated.write("out/this-cpu.yaml")
+        run = xs.run(SCENARIO, trace="full")
+        [measured] = hardware.replay([run.trace], rng)
+except (MeasurementError, NoLawError) as reason:
+    sys.exit(f"This computer cannot be measured, or not now: {reason}")
 
 measured.to_parquet("out/measured.parquet")
 beside = xs.beside("out/measured.parquet", SCENARIO)

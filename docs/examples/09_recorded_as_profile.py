@@ -11,6 +11,7 @@ import sys
 import numpy as np
 from xstage.hw_validate.measuring import MeasurementError
 from xstage.hw_validate.validate import open_backend
+from xstage.sim.calibrate import NoLawError
 
 import xstage as xs
 
@@ -33,8 +34,8 @@ def show(beside):
 
 try:
     train, *_, attention = record()
-except MeasurementError as reason:
-    sys.exit(print(f"This computer cannot be measured, or not now: {reason}"))
+except (MeasurementError, NoLawError) as reason:
+    sys.exit(f"This computer cannot be measured, or not now: {reason}")
 
 simulated, measured = train
 xs.write_trace(measured.query("repeat == 0").drop(columns="repeat"), "out/train.json")

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...sim.errors import InputError, XstageError
+from ...sim.errors import InputError
 from ..centre import centre
+from ..measuring import MeasurementError
 from . import lane, yardstick
 from .architecture import LINE_BYTES, Architecture
 from .buffers import Buffer
@@ -41,7 +42,7 @@ WAIT_S = 1.0
 """So long something is run again until it is quiet; a core may be in another state for seconds."""
 
 
-class StuckError(XstageError):
+class StuckError(MeasurementError):
     """Lanes on real cores waited for each other for seconds."""
 
 
