@@ -7,7 +7,8 @@ import pytest
 from xstage.scenarios.loader import load
 
 import xstage as xs
-from xstage.answers.explanation import BAR_WIDTH, LIMITS, Bar, explanation_parts
+from xstage.answers.explanation import BAR_WIDTH, Bar, explanation_parts
+from xstage.answers.limits import LIMITS
 from xstage.answers.reruns import with_workload
 from xstage.answers.tuning import tuning_parts
 from xstage.cli import main

@@ -4,15 +4,14 @@ The scenario runs again and again, each time with one more limit removed: what a
 is left when all are gone is split by the time of the busiest Tensor Core lane. Limits overlap, so a bar depends on the
 order: one that comes later is charged only with what the earlier ones have left. `alone_us` is what removing that limit
 and nothing else saves; where the two differ much, limits stand in for each other. A bar can be negative, where a limit
-happened to order stores or tiles well. The rates of an interconnect are two limits: R, at which a GPU sends and takes in,
-and that of what lies between GPUs (links, network interfaces, the core of a switch).
+happened to order stores or tiles well.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,14 +19,12 @@ import numpy as np
 from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
-from ..sim.checked import closest
-from ..sim.errors import InputError
 from ..sim.units import PS_PER_US
 from ..terminal.heading import asked
 from ..terminal.output import parts_html, table
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
-from .needed_parts import uses_links, without_drain_limit, without_link_limit
+from .limits import FEEDS, L2_CACHE, SENDING, Limit, is_there, named, ordered, trace_without
 from .reruns import Given, choices_of, chosen_policies, own_policy, under_policy
 from .run import what_runs
 
@@ -35,136 +32,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from ..scenarios.schema import Scenario
-    from ..scenarios.workload import Workload
-    from ..sim.machine import Machine
-    from ..sim.topology import Fabric
-    from ..sim.trace import Trace
 
 SMALL_PCT = 1.0
 """Below this share of the makespan, removing a limit is not worth a recommendation."""
 BAR_WIDTH = 40
 BELOW_ZERO = "Below 0: without that limit the scenario takes longer; it happens to order stores or tiles well."
-L2_CACHE = "l2_cache"
-LINKS = "links"
-LINKS_OF = {
-    "islands": "network interfaces (NIC)",
-    "oversubscribed_switch": "the switch's core",
-    "multi_plane_switch": "links to the planes",
-}
-"""What lies between GPUs, by the kind of interconnect, where it is not a link."""
-FOLDED = "finite drain rate (R), links included"
-"""One rank that stands for all has no links of its own."""
-FEEDS = (L2_CACHE, "hbm", "l2_feed")
-"""Limits that a tile's computation holds: it is as long as the slowest of the Tensor Cores and what feeds them."""
-SENDING = "sending"
 WAVES = "expert_wave"
 """The policy that crosses fewest experts."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """Something that costs time and can be taken away: from the fabric, from the scenario (None where it is not there), or
-    from the machine that the Program is built for (None, and not there where neither Program nor fabric changes). `symbol`
-    is the paper's.
-    """
-
-    name: str
-    text: str
-    removed: str
-    fabric: Callable[[Fabric], Fabric] | None = None
-    scenario: Callable[[Scenario], Scenario | None] | None = None
-    machine: Callable[[Machine], Machine | None] | None = None
-    symbol: str | None = None
-
-
-def _undisturbed(kind: str) -> Callable[[Scenario], Scenario | None]:
-    """Without the disturbances of one kind."""
-
-    def change(scenario: Scenario) -> Scenario | None:
-        if not getattr(scenario.disturb, kind):
-            return None
-        return scenario.model_copy(update={"disturb": scenario.disturb.model_copy(update={kind: ()})})
-
-    return change
-
-
-def _with(change: Callable[[Workload], Workload | None]) -> Callable[[Scenario], Scenario | None]:
-    """With a changed workload."""
-
-    def changed(scenario: Scenario) -> Scenario | None:
-        workload = change(scenario.workload)
-        return None if workload is None else scenario.model_copy(update={"workload": workload})
-
-    return changed
-
-
-def _in_time(scenario: Scenario) -> Scenario | None:
-    """With no rank late, whether the workload or a disturbance made it so."""
-    workload = _with(lambda w: w.without_late_ranks())(scenario)
-    return _undisturbed("late_gpu")(workload or scenario) or workload
-
-
-def _unlimited(*numbers: str) -> Callable[[Machine], Machine | None]:
-    """With numbers of the compute part so large that they limit nothing; None where the machine has none of them."""
-
-    def change(machine: Machine) -> Machine | None:
-        known = {number: value for number in numbers if (value := getattr(machine.compute, number)) is not None}
-        if not known:
-            return None
-        compute = {
-            number: value.model_copy(update={"value": waterfall.WITHOUT_LIMIT}) for number, value in known.items()
-        }
-        return machine.model_copy(update={"compute": machine.compute.model_copy(update=compute)})
-
-    return change
-
-
-LIMITS = (
-    Limit("degraded_link", "a degraded link", "links as they should be", scenario=_undisturbed("degraded_link")),
-    Limit("slow_gpu", "a slow GPU", "GPUs that are equally fast", scenario=_undisturbed("slow_gpu")),
-    Limit("late_ranks", "ranks that start late", "a start of all at once", scenario=_in_time),
-    Limit(
-        "capacity",
-        "finite capacity of the stage (Q)",
-        "a stage without limit",
-        waterfall.without_capacity_limit,
-        symbol="Q",
-    ),
-    Limit(
-        "drain_rate",
-        "finite drain rate (R)",
-        "GPUs that send and take in without limit",
-        waterfall.without_rate_limit,
-        machine=without_drain_limit,
-        symbol="R",
-    ),
-    Limit(
-        LINKS,
-        "finite rate of links between GPUs",
-        "links between GPUs without limit",
-        waterfall.without_link_limit,
-        machine=without_link_limit,
-    ),
-    Limit("latency", "latency of the interconnect", "no latency", waterfall.without_latency),
-    Limit(
-        L2_CACHE,
-        "weights read again (L2 cache misses)",
-        "an L2 cache that keeps every weight tile, so that each is read from HBM once",
-        machine=_unlimited("l2"),
-    ),
-    Limit("hbm", "bandwidth of HBM", "an HBM without limit", machine=_unlimited("hbm_rate")),
-    Limit(
-        "l2_feed",
-        "what SMs take in from L2",
-        "an L2 that feeds every SM as fast as it multiplies",
-        machine=_unlimited("l2_throughput", "sm_feed", "sm_port", "l2_rate"),
-    ),
-    Limit("imbalance", "routing imbalance", "balanced routing", scenario=_with(lambda w: w.without_imbalance())),
-    Limit(SENDING, "what the schedule does to send", "nothing to send", scenario=_with(lambda w: w.without_sending())),
-)
-"""In the order in which they are removed unless another is asked for."""
-
 WITH_FEED = "computation of the busiest lane, with what L2 and HBM add to it"
 _PARTS = {
     "compute": "Tensor Core time of the busiest lane",
@@ -322,8 +196,8 @@ def explain(
 ) -> Explanation:
     """Split the makespan of a scenario into what each limit costs and what is left, see the module's description.
 
-    `policy` replaces the scenario's own. `order` names limits in the order of their removal (default: all, as in `LIMITS`);
-    those that the workload does not have are left out. Raises `InputError` for an unknown policy or limit.
+    `policy` replaces the scenario's own. `order` names limits in the order of their removal (default: as in
+    `limits.LIMITS`); those that the workload does not have are left out. Raises `InputError` for an unknown policy or limit.
     """
     started = time.perf_counter()
     resolved = resolved_scenario(scenario, overrides)
@@ -331,19 +205,19 @@ def explain(
         choices = choices_of(resolved)
         [name] = chosen_policies(choices, [policy], "policy")
         resolved, _ = under_policy(resolved, name, choices[name])
-    limits = [_named(limit, resolved) for limit in _ordered(order) if _is_there(resolved, limit)]
+    limits = [named(limit, resolved) for limit in ordered(order) if is_there(resolved, limit)]
     expected, done = max(1, 2 * len(limits)), 1
 
     def makespan(removed: Sequence[Limit]) -> int:
         nonlocal done
         progress(done, expected)
         done += 1
-        return _run(resolved, removed).makespan_ps
+        return trace_without(resolved, removed).makespan_ps
 
     progress(0, expected)
-    own = _run(resolved, [])
+    own = trace_without(resolved, [])
     between = [makespan(limits[:count]) for count in range(1, len(limits))]
-    last = _run(resolved, limits) if limits else own
+    last = trace_without(resolved, limits) if limits else own
     after = [own.makespan_ps, *between, last.makespan_ps]
     alone = [after[0] - (after[1] if i == 0 else makespan([limit])) for i, limit in enumerate(limits)]
     progress(expected, expected)
@@ -364,43 +238,6 @@ def _sure_ps(bar: Bar) -> int:
     return min(bar.ps, bar.alone_ps or 0)
 
 
-def _named(limit: Limit, resolved: Resolved) -> Limit:
-    """A limit as it is called on the scenario's interconnect."""
-    kind = resolved.machine.interconnect.kind.value
-    if limit.name == LINKS and kind in LINKS_OF:
-        return replace(limit, text=f"finite rate of {LINKS_OF[kind]}", removed=f"{LINKS_OF[kind]} without limit")
-    symmetric = getattr(resolved.scenario.workload, "ranks", "all") == "symmetric"
-    return replace(limit, text=FOLDED) if limit.name == "drain_rate" and symmetric and kind != "switch" else limit
-
-
-def _ordered(order: Sequence[str] | None) -> list[Limit]:
-    """The limits by name or by the paper's symbol."""
-    known = {limit.name: limit for limit in LIMITS}
-    symbols = {limit.symbol: limit.name for limit in LIMITS if limit.symbol}
-    if order is None:
-        return list(LIMITS)
-    for name in order:
-        if name not in known and name not in symbols:
-            reason = f"is no limit that can be removed{closest(name, known)}"
-            raise InputError(reason, field="order", value=name, allowed=limit_names())
-    return [known[name] for name in dict.fromkeys(symbols.get(name, name) for name in order)]
-
-
-def limit_names() -> list[str]:
-    """What `order` takes, in the order of `LIMITS`: 'capacity (or Q)'."""
-    return [f"{limit.name} (or {limit.symbol})" if limit.symbol else limit.name for limit in LIMITS]
-
-
-def _is_there(resolved: Resolved, limit: Limit) -> bool:
-    if limit.name == LINKS:
-        return uses_links(resolved)
-    changed = _without(resolved, [limit])
-    if changed is None or limit.machine is None or limit.fabric is not None:
-        return changed is not None
-    here, without = (one.program().ops["duration_ps"] for one in (resolved, changed))
-    return not np.array_equal(here, without)
-
-
 def _weight_hits(resolved: Resolved) -> dict[str, float]:
     """Share of tiles that find their weights in the L2 cache, percent, of the scenario's policy and of expert waves."""
     own, choices = own_policy(resolved), choices_of(resolved)
@@ -408,36 +245,6 @@ def _weight_hits(resolved: Resolved) -> dict[str, float]:
     for name in {WAVES} & set(choices) - {own}:
         programs[name] = under_policy(resolved, name, choices[name])[0].program()
     return {name: float(np.mean(program.meta["weight_hits_pct"])) for name, program in programs.items()}
-
-
-def _without(resolved: Resolved, removed: Sequence[Limit]) -> Resolved | None:
-    """The scenario without what it or its machine adds; None if one of them is not there."""
-    scenario, machine = resolved.scenario, resolved.machine
-    for limit in removed:
-        if limit.scenario is not None:
-            changed = limit.scenario(scenario)
-            if changed is None:
-                return None
-            scenario = changed
-        if limit.machine is not None:
-            remade = limit.machine(machine)
-            if remade is None:
-                return None
-            machine = remade
-    return replace(resolved, scenario=scenario, machine=machine)
-
-
-def _run(resolved: Resolved, removed: Sequence[Limit]) -> Trace:
-    from ..sim.execute import simulate
-
-    changed = _without(resolved, removed)
-    assert changed is not None  # limits that are not there have been left out
-
-    # The fabric is that of the machine as it is: a wiring may derive the rates of GPUs from those of their links.
-    fabric = replace(changed, machine=resolved.machine).fabric()
-    for limit in removed:
-        fabric = limit.fabric(fabric) if limit.fabric else fabric
-    return simulate(changed.program(), fabric, resolved.scenario.engine, "off")
 
 
 def explanation_parts(done: Explanation) -> list[Any]:

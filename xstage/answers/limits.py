@@ -1,0 +1,213 @@
+"""The limits that cost a scenario time, and the scenario without some of them: what `explain` removes one after the other.
+
+The rates of an interconnect are two limits: R, at which a GPU sends and takes in, and that of what lies between GPUs
+(links, network interfaces, the core of a switch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..scenarios.loader import Resolved
+from ..sim import waterfall
+from ..sim.checked import closest
+from ..sim.errors import InputError
+from .needed_parts import uses_links, without_drain_limit, without_link_limit
+
+if TYPE_CHECKING:
+    from ..scenarios.schema import Scenario
+    from ..scenarios.workload import Workload
+    from ..sim.machine import Machine
+    from ..sim.topology import Fabric
+    from ..sim.trace import Trace
+
+L2_CACHE = "l2_cache"
+LINKS = "links"
+LINKS_OF = {
+    "islands": "network interfaces (NIC)",
+    "oversubscribed_switch": "the switch's core",
+    "multi_plane_switch": "links to the planes",
+}
+"""What lies between GPUs, by the kind of interconnect, where it is not a link."""
+FOLDED = "finite drain rate (R), links included"
+"""One rank that stands for all has no links of its own."""
+FEEDS = (L2_CACHE, "hbm", "l2_feed")
+"""Limits that a tile's computation holds: it is as long as the slowest of the Tensor Cores and what feeds them."""
+SENDING = "sending"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Something that costs time and can be taken away: from the fabric, from the scenario (None where it is not there), or
+    from the machine that the Program is built for (None, and not there where neither Program nor fabric changes). `symbol`
+    is the paper's.
+    """
+
+    name: str
+    text: str
+    removed: str
+    fabric: Callable[[Fabric], Fabric] | None = None
+    scenario: Callable[[Scenario], Scenario | None] | None = None
+    machine: Callable[[Machine], Machine | None] | None = None
+    symbol: str | None = None
+
+
+def _undisturbed(kind: str) -> Callable[[Scenario], Scenario | None]:
+    """Without the disturbances of one kind."""
+
+    def change(scenario: Scenario) -> Scenario | None:
+        if not getattr(scenario.disturb, kind):
+            return None
+        return scenario.model_copy(update={"disturb": scenario.disturb.model_copy(update={kind: ()})})
+
+    return change
+
+
+def _with(change: Callable[[Workload], Workload | None]) -> Callable[[Scenario], Scenario | None]:
+    """With a changed workload."""
+
+    def changed(scenario: Scenario) -> Scenario | None:
+        workload = change(scenario.workload)
+        return None if workload is None else scenario.model_copy(update={"workload": workload})
+
+    return changed
+
+
+def _in_time(scenario: Scenario) -> Scenario | None:
+    """With no rank late, whether the workload or a disturbance made it so."""
+    workload = _with(lambda w: w.without_late_ranks())(scenario)
+    return _undisturbed("late_gpu")(workload or scenario) or workload
+
+
+def _unlimited(*numbers: str) -> Callable[[Machine], Machine | None]:
+    """With numbers of the compute part so large that they limit nothing; None where the machine has none of them."""
+
+    def change(machine: Machine) -> Machine | None:
+        known = {number: value for number in numbers if (value := getattr(machine.compute, number)) is not None}
+        if not known:
+            return None
+        compute = {
+            number: value.model_copy(update={"value": waterfall.WITHOUT_LIMIT}) for number, value in known.items()
+        }
+        return machine.model_copy(update={"compute": machine.compute.model_copy(update=compute)})
+
+    return change
+
+
+LIMITS = (
+    Limit("degraded_link", "a degraded link", "links as they should be", scenario=_undisturbed("degraded_link")),
+    Limit("slow_gpu", "a slow GPU", "GPUs that are equally fast", scenario=_undisturbed("slow_gpu")),
+    Limit("late_ranks", "ranks that start late", "a start of all at once", scenario=_in_time),
+    Limit(
+        "capacity",
+        "finite capacity of the stage (Q)",
+        "a stage without limit",
+        waterfall.without_capacity_limit,
+        symbol="Q",
+    ),
+    Limit(
+        "drain_rate",
+        "finite drain rate (R)",
+        "GPUs that send and take in without limit",
+        waterfall.without_rate_limit,
+        machine=without_drain_limit,
+        symbol="R",
+    ),
+    Limit(
+        LINKS,
+        "finite rate of links between GPUs",
+        "links between GPUs without limit",
+        waterfall.without_link_limit,
+        machine=without_link_limit,
+    ),
+    Limit("latency", "latency of the interconnect", "no latency", waterfall.without_latency),
+    Limit(
+        L2_CACHE,
+        "weights read again (L2 cache misses)",
+        "an L2 cache that keeps every weight tile, so that each is read from HBM once",
+        machine=_unlimited("l2"),
+    ),
+    Limit("hbm", "bandwidth of HBM", "an HBM without limit", machine=_unlimited("hbm_rate")),
+    Limit(
+        "l2_feed",
+        "what SMs take in from L2",
+        "an L2 that feeds every SM as fast as it multiplies",
+        machine=_unlimited("l2_throughput", "sm_feed", "sm_port", "l2_rate"),
+    ),
+    Limit("imbalance", "routing imbalance", "balanced routing", scenario=_with(lambda w: w.without_imbalance())),
+    Limit(SENDING, "what the schedule does to send", "nothing to send", scenario=_with(lambda w: w.without_sending())),
+)
+"""In the order in which they are removed unless another is asked for."""
+
+
+def named(limit: Limit, resolved: Resolved) -> Limit:
+    """`limit` as it is called on the scenario's interconnect."""
+    kind = resolved.machine.interconnect.kind.value
+    if limit.name == LINKS and kind in LINKS_OF:
+        return replace(limit, text=f"finite rate of {LINKS_OF[kind]}", removed=f"{LINKS_OF[kind]} without limit")
+    symmetric = getattr(resolved.scenario.workload, "ranks", "all") == "symmetric"
+    return replace(limit, text=FOLDED) if limit.name == "drain_rate" and symmetric and kind != "switch" else limit
+
+
+def ordered(order: Sequence[str] | None) -> list[Limit]:
+    """The limits by name or by the paper's symbol."""
+    known = {limit.name: limit for limit in LIMITS}
+    symbols = {limit.symbol: limit.name for limit in LIMITS if limit.symbol}
+    if order is None:
+        return list(LIMITS)
+    for name in order:
+        if name not in known and name not in symbols:
+            reason = f"is no limit that can be removed{closest(name, known)}"
+            raise InputError(reason, field="order", value=name, allowed=limit_names())
+    return [known[name] for name in dict.fromkeys(symbols.get(name, name) for name in order)]
+
+
+def limit_names() -> list[str]:
+    """What `order` takes, in the order of `LIMITS`: 'capacity (or Q)'."""
+    return [f"{limit.name} (or {limit.symbol})" if limit.symbol else limit.name for limit in LIMITS]
+
+
+def is_there(resolved: Resolved, limit: Limit) -> bool:
+    """Whether the scenario has this limit at all."""
+    if limit.name == LINKS:
+        return uses_links(resolved)
+    changed = _without(resolved, [limit])
+    if changed is None or limit.machine is None or limit.fabric is not None:
+        return changed is not None
+    here, without = (one.program().ops["duration_ps"] for one in (resolved, changed))
+    return not np.array_equal(here, without)
+
+
+def _without(resolved: Resolved, removed: Sequence[Limit]) -> Resolved | None:
+    """The scenario without what it or its machine adds; None if one of them is not there."""
+    scenario, machine = resolved.scenario, resolved.machine
+    for limit in removed:
+        if limit.scenario is not None:
+            changed = limit.scenario(scenario)
+            if changed is None:
+                return None
+            scenario = changed
+        if limit.machine is not None:
+            remade = limit.machine(machine)
+            if remade is None:
+                return None
+            machine = remade
+    return replace(resolved, scenario=scenario, machine=machine)
+
+
+def trace_without(resolved: Resolved, removed: Sequence[Limit]) -> Trace:
+    """The scenario run without these limits, which are all there."""
+    from ..sim.execute import simulate
+
+    changed = _without(resolved, removed)
+    assert changed is not None  # limits that are not there have been left out
+
+    # The fabric is that of the machine as it is: a wiring may derive the rates of GPUs from those of their links.
+    fabric = replace(changed, machine=resolved.machine).fabric()
+    for limit in removed:
+        fabric = limit.fabric(fabric) if limit.fabric else fabric
+    return simulate(changed.program(), fabric, resolved.scenario.engine, "off")
