@@ -52,6 +52,7 @@ def test_the_fitted_law_is_that_of_the_closed_forms():
     assert found.issue_ns(times.burst_bytes, times.gap_ns) == pytest.approx(times.issue_ns[0], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("producers, mode", [(1, "synchronised"), (4, "free_running")])
 def test_intervals_hold_the_truth_in_nine_draws_of_ten(producers, mode):
     rng = np.random.default_rng(1)
