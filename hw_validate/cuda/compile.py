@@ -16,8 +16,8 @@ from pathlib import Path
 from ...sim.errors import InputError, XstageError
 
 KERNELS = Path(__file__).parent / "kernels"
-ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120")
-"""A100; H100 and H200; B200 and GB300; RTX PRO 6000. What the kernels must compile for."""
+ARCHITECTURES = ("sm_80", "sm_90", "sm_90a", "sm_100a", "sm_120")
+"""A100; H100 and H200, also as CuPy compiles for them; B200 and GB300; RTX PRO 6000. What the kernels must compile for."""
 
 _INCLUDE = re.compile(r'^\s*#include "([^"]+)".*$', re.MULTILINE)
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for")

@@ -149,9 +149,7 @@ class CupyDevices:
     def _module(self, device: int, source: str) -> Any:
         """The same object each time, so that what has been set for its kernels stays set."""
         if (device, source) not in self._modules:
-            self._modules[device, source] = self._cupy.RawModule(
-                code=kernel_text(source), options=OPTIONS, enable_cooperative_groups=True
-            )
+            self._modules[device, source] = self._cupy.RawModule(code=kernel_text(source), options=OPTIONS)
         return self._modules[device, source]
 
     def run(self, launches: Sequence[Launch], abort: Sequence[Buffer], deadline_s: float) -> float:
@@ -249,7 +247,15 @@ class CupyDevices:
         kernel = self._kernels[launch.device, launch.source, launch.kernel]
         stream = self._streams[launch.device]
         with told(f"starting {launch.kernel} on GPU {launch.device}"), self._cupy.cuda.Device(launch.device), stream:
-            kernel((launch.grid,), (launch.block,), (launch.parameters,), shared_mem=launch.shared_bytes)
+            # The grid starts as a whole, but the module has no cooperative groups: for those CuPy makes relocatable code,
+            # which needs libcudadevrt and a driver as new as the compiler.
+            kernel.kernel(
+                (launch.grid,),
+                (launch.block,),
+                (launch.parameters,),
+                shared_mem=launch.shared_bytes,
+                enable_cooperative_groups=True,
+            )
 
     def _wait(self, launches: Sequence[Launch], until: float) -> None:
         running = list(launches)

@@ -14,7 +14,8 @@ is said first. Runs in the order of what is worth most, writes after each part, 
 A step that fails, for whatever reason, ends nothing but itself. If it takes the GPU with it, a new process goes on with the
 steps behind it, and with the fused kernels that had not run.
 
-Exit codes: 0 all steps done, 2 bad input, 1 some step failed (the others are kept, and check.json says which).
+Exit codes: 0 no step failed, 2 bad input, 1 some step failed, or needs a package that is not here (the others are kept, and
+check.json says which).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import numpy as np
 
 from ...sim.errors import InputError, XstageError
 from ...sim.files import write_whole
+from ..measuring import MeasurementError
 from .collect import AGAIN_ROUNDS, Settings, collect, collect_more, cupy_devices
 from .container import Container, load
 from .device import Devices
@@ -99,7 +101,7 @@ class DeviceCheck:
         self.fused_extent = fused_extent
 
     def run(self) -> bool:
-        """All steps that there is time for. Whether none failed."""
+        """All steps that there is time for. Whether none failed, or was skipped for want of a package."""
         lost, left = self._devices is None, list(self.steps)
         while left:
             name, begun = left.pop(0), time.perf_counter()
@@ -125,7 +127,12 @@ class DeviceCheck:
             path.name: path.stat().st_size for path in sorted(self.folder.iterdir()) if path.is_file()
         }
         self._write("check.json", self.report)
-        return all(told["state"] != "failed" for told in self.report["steps"].values())
+        return not self.ended_early()
+
+    def ended_early(self) -> dict[str, str]:
+        """By step, why it failed or was skipped."""
+        steps = self.report["steps"].items()
+        return {name: told["why"] for name, told in steps if told["state"] in ("failed", "skipped")}
 
     @property
     def devices(self) -> Devices:
@@ -158,6 +165,9 @@ class DeviceCheck:
     def programs(self) -> dict[str, Any]:
         """Programs drawn around the knee that the bursts just showed; only their sizes come from it."""
         results = load(self.folder / "host.npz", "results")
+        if (bursts := results.header["parts"]["bursts"])["state"] != "done":
+            cause = bursts if bursts["state"] == "failed" else results.header.get("failed", bursts)
+            raise MeasurementError(f"there are no bursts to draw programs around: {cause['why']}")
         rng = np.random.default_rng([self.seed, 1])
         try:
             drawn, more = self._drawn_for_the_machine(results, rng), {}
@@ -325,6 +335,8 @@ def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] 
         print("device check: interrupted; what was measured is kept", file=sys.stderr)
         return 1
     print(json.dumps({name: told["state"] for name, told in check.report["steps"].items()}))
+    for name, why in check.ended_early().items():
+        print(f"device check: {name}: {why}", file=sys.stderr)
     for name, size in check.report["files"].items():
         if size > LARGEST_FILE_BYTES:
             print(f"device check: {name} has {size} bytes, more than {LARGEST_FILE_BYTES}", file=sys.stderr)

@@ -5,11 +5,11 @@ ranks. The way out takes V / R for that, the SMs T_mma + T_iss0 until the next w
 tells T_mma and T_iss0 of a tile, the calibration R; then K is chosen so that both times are equal at a usual expert width.
 Two more short runs, on these SMs, tell how T_mma follows the width, and widths are chosen so that V / R over
 (T_mma + T_iss0) goes from 0.5 to 2. What the ratio then was is told from the control of each run. All policies run at the
-ratio 1 first, then attention with its All-to-All, then the other ratios, and last the other way to change V: the same SMs
-and tokens as more ranks, whose rows go to others more often, f = 1 - 1 / ranks.
+ratio 1 first, then attention with its All-to-All, then the ratio 2, then the other way to change V: the same SMs and tokens
+as more ranks, whose rows go to others more often, f = 1 - 1 / ranks. The other ratios come last.
 
-Stores stall once they are ahead of the way out by Q, so a run stores many times Q: it has as many tokens as the logs of the
-SMs have room for.
+Stores stall once they are ahead of the way out by Q, so a run stores many times Q without a pause: it has as many tokens as
+the logs of the SMs have room for, and one expert on each rank, because between the waves of two experts what waits drains.
 
 Numbers need no calibration: without one nothing is simulated, and without any R every policy runs at the usual width.
 `fused.json` is written anew after every policy, so that whatever ends a run early, what was measured is kept. A kernel that
@@ -22,7 +22,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,8 @@ LARGEST_ERROR = 0.01
 MOST_BAD_ENDS = {KernelTimeoutError.__name__: 2, DeviceLostError.__name__: 4}
 MOST_OF_LOG = 0.9
 """How full the logs of records may get on average: some SMs run more ops than others."""
+MOST_CLOCK_MOVED = 0.02
+"""By how much, as a share, the SM clocks of the sides of a run may differ, before that is told."""
 REPORT, TILES = "fused.json", "fused.parquet"
 
 
@@ -56,20 +58,22 @@ REPORT, TILES = "fused.json", "fused.parquet"
 class FusedExtent:
     """What runs. `ratios` of V / R over (T_mma + T_iss0), the most telling first; at `usual_width` it is to be 1.
 
-    `megamoe` has the most tokens of a rank that may be; they are halved, down to `least_tokens`, until records fit into
-    shared memory. `more_ranks` than those of `megamoe` share its tokens and its SMs at the width of the first ratio.
+    `megamoe` has the most tokens of a rank that may be; there are fewer, by multiples of `token_step` and down to
+    `least_tokens`, until records fit into shared memory. `more_ranks` than those of `megamoe` share its tokens and its SMs
+    at the width of the first ratio; they run after the second one.
     """
 
-    megamoe: Mapping[str, Any] = field(
-        default_factory=lambda: {"tokens": 4096, "hidden": 1024, "experts": 8, "topk": 2, "ranks": 2}
-    )
+    megamoe: Mapping[str, int] = field(default_factory=lambda: {"tokens": 4096, "hidden": 2048, "topk": 2, "ranks": 2})
     least_tokens: int = 512
-    usual_width: int = 1024
+    token_step: int = 256
+    usual_width: int = 2048
     width_step: int = 64
     most_width: int = 8192
-    ratios: tuple[float, ...] = (1.0, 2.0, 0.5, 1.4, 0.75)
-    more_ranks: tuple[int, ...] = (4, 8)
-    attention: Attention = field(default_factory=lambda: Attention(tokens=2048, heads=32, head_dim=128, ranks=2))
+    ratios: tuple[float, ...] = (1.0, 2.0, 1.4, 0.5, 1.2, 0.75)
+    more_ranks: tuple[int, ...] = (8, 4)
+    attention: Attention = field(
+        default_factory=lambda: Attention(tokens=2048, heads=32, head_dim=128, batch=2, ranks=2)
+    )
     pilot_sms: int = 8
     repeats: int = 3
 
@@ -122,10 +126,12 @@ class FusedCheck:
         attention = AttentionCall(e.attention)
         rows = [self._run("attention", attention, policy, None, {}) for policy in ATTENTION_POLICIES]
         self._rank("attention", rows)
-        for ratio, width in others:
+        for ratio, width in others[:1]:
             self._megamoe_policies(ratio, width, sms)
         for ranks in e.more_ranks:
             self._more_ranks(ranks, first[1], sms)
+        for ratio, width in others[1:]:
+            self._megamoe_policies(ratio, width, sms)
         self._check()
         return {"runs": len(self.report["runs"]), "not_run": len(self.report["not_run"])}
 
@@ -172,29 +178,30 @@ class FusedCheck:
         )
 
     def _megamoe(self, width: int, tokens: int, ranks: int | None = None) -> MegaMoeCall:
-        sizes = {**self.extent.megamoe, "tokens": tokens} | ({} if ranks is None else {"ranks": ranks})
-        return MegaMoeCall(MegaMoe(numbers="bf16", intermediate=width, **sizes))
+        sizes: dict[str, Any] = {**self.extent.megamoe, "tokens": tokens} | ({} if ranks is None else {"ranks": ranks})
+        return MegaMoeCall(MegaMoe(numbers="bf16", intermediate=width, experts=sizes["ranks"], **sizes))
 
     def _most_tokens(self, width: int, sms: int, ranks: int) -> int:
         """Tokens of a rank whose records the logs of its SMs have room for: one that does not fit is written at once, which
         holds up its lane and what waits for that."""
         e = self.extent
         share = e.megamoe["ranks"] / ranks
-        tokens: int = e.megamoe["tokens"]
-        while tokens // 2 >= e.least_tokens and not self._fits(self._megamoe(width, int(tokens * share), ranks), sms):
-            tokens //= 2
+        tokens = e.megamoe["tokens"]
+        while tokens > e.least_tokens:
+            full = self._log_share(self._megamoe(width, int(tokens * share), ranks), sms)
+            if full <= MOST_OF_LOG:
+                break
+            tokens = max(e.least_tokens, int(tokens * MOST_OF_LOG / full) // e.token_step * e.token_step)
         return max(1, int(tokens * share))
 
-    def _fits(self, call: MegaMoeCall, sms: int) -> bool:
-        """Whether its records fit, by the policy that has the most; one that cannot run is told where it is to."""
-        if time.perf_counter() > self.until:  # nothing of it will run
-            return True
-        try:
-            _, fused, _ = lowered_policy(self.devices, call, MEGAMOE_POLICIES["interleaved"], TRANSPORT, sms=sms)
-        except XstageError:
-            return True
-        full: float = fused.lowered.log_share()
-        return full <= MOST_OF_LOG
+    def _log_share(self, call: MegaMoeCall, sms: int) -> float:
+        """How full the logs get by the policy that has the most records; one that cannot run is told where it is to."""
+        shares = [0.0]
+        for policy in MEGAMOE_POLICIES.values():
+            with suppress(XstageError):
+                _, fused, _ = lowered_policy(self.devices, call, policy, TRANSPORT, sms=sms)
+                shares.append(fused.lowered.log_share())
+        return max(shares)
 
     def _run(
         self, kernel: str, call: Call, policy: str, sms: int | None, more: dict[str, Any]
@@ -225,12 +232,15 @@ class FusedCheck:
                     row[side], table = measure(call, program, fused, self.devices, TRANSPORT, self.extent.repeats, side)
                     if table is not None:
                         tables[side] = table
+            if (moved := _clock_moved(row)) > MOST_CLOCK_MOVED:
+                row["clock_moved_pct"] = 100 * moved
             if self.machine is not None and len(tables) == 2:
                 with self._noting(row, "simulation"):
                     one = compared(
                         policy, program, tables["far"], tables["control"], self.machine, TRANSPORT, call.summary
                     )
-                    row |= {"simulated": dict(one.simulated), "error_pct": one.as_dict()["error_pct"]}
+                    told = one.as_dict()
+                    row |= {name: told[name] for name in ("simulated", "stall_us", "error_pct")}
             if kernel == "megamoe" and "control" in row and self.drain_gbs:
                 row |= ratios_of(row["control"], drain_us(row["sms_per_rank"], call.ranks, self.drain_gbs))
         # The first run of a kernel compiles it, which no other does.
@@ -309,6 +319,12 @@ class FusedCheck:
     def _write(self) -> None:
         with write_whole(self.folder / REPORT) as temporary:
             temporary.write_text(json.dumps(_finite(self.report), indent=1, default=str) + "\n", encoding="utf-8")
+
+
+def _clock_moved(row: Mapping[str, Any]) -> float:
+    """By how much the fastest SM clock of the sides of a run is above the slowest."""
+    clocks = [row[side]["sm_mhz"] for side in SIDES if side in row]
+    return max(clocks) / min(clocks) - 1 if clocks else 0.0
 
 
 def _finite(value: Any) -> Any:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
     from ...sim.machine import Machine
 
-JUDGED = ("makespan_us", "span_us", "span_p95_us", "stores_total_us", "mma_stall_us")
+JUDGED = (
+    *("makespan_us", "span_us", "span_p95_us", "stores_total_us", "mma_stall_us"),
+    *("pull_us", "mma_inputs_us"),  # of MegaMoE: what holds up loads, and the tiles that wait for them
+)
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,18 @@ class Compared:
     simulated: Mapping[str, float]
 
     def error_pct(self, name: str) -> float:
-        """100 * (simulated - measured) / measured; of a stall that was not measured, nan or infinite."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return float(100 * (np.float64(self.simulated[name]) - self.measured[name]) / self.measured[name])
+        """100 * (simulated - measured) / measured; of what was measured as 0, nan or infinite."""
+        return _error_pct(self.simulated[name], self.measured[name])
+
+    def stall_us(self) -> dict[str, float]:
+        """What the stores of tiles took beyond T_iss0, which the control has alone: measured, simulated, error in percent.
+
+        Noise of the control may leave it a little below 0. Where nothing stalls, see how small both are next to the stores
+        of the control: the error is then that of noise.
+        """
+        issued = self.control["stores_total_us"]
+        measured, simulated = (side["stores_total_us"] - issued for side in (self.measured, self.simulated))
+        return {"measured": measured, "simulated": simulated, "error_pct": _error_pct(simulated, measured)}
 
     def speedup(self, baseline: Compared) -> dict[str, float]:
         """Makespan of `baseline` over that of this policy, measured and simulated."""
@@ -46,8 +58,9 @@ class Compared:
 
     def as_dict(self) -> dict[str, Any]:
         sides = {"measured": self.measured, "control": self.control, "simulated": self.simulated}
-        errors = {name: self.error_pct(name) for name in JUDGED}
-        return {"policy": self.policy} | {side: dict(told) for side, told in sides.items()} | {"error_pct": errors}
+        errors = {name: self.error_pct(name) for name in JUDGED if name in self.measured}
+        told = {side: dict(numbers) for side, numbers in sides.items()}
+        return {"policy": self.policy, **told, "stall_us": self.stall_us(), "error_pct": errors}
 
 
 def predict(program: Program, control: pd.DataFrame, machine: Machine, transport: str) -> pd.DataFrame:
@@ -70,6 +83,11 @@ def compared(
     """`far` and `control` are op tables of runs of the Program, see `fused_run.measure`; `summary` is of fused_times.py."""
     simulated = predict(program, control, machine, transport)
     return Compared(policy, summary(far), summary(control), summary(simulated))
+
+
+def _error_pct(simulated: float, measured: float) -> float:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(100 * (np.float64(simulated) - measured) / measured)
 
 
 def ranked_alike(rows: list[Compared], noise_pct: float = 1.0) -> bool:

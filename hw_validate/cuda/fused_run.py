@@ -17,6 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,14 +49,18 @@ if TYPE_CHECKING:
 
 SIDES = ("far", "control", "bare")
 """How each policy runs: on the transport, with all memory on the GPU itself, on the transport without instrumentation."""
+STEADY_CLOCK = 0.01
+"""By how much, as a share, the SM clocks of repeats may differ."""
+MOST_RUNS, LONGEST_S = 50, 0.5
+"""How often and how long a kernel runs at most until its clock is steady."""
 _NOTED = ("records", "n_records", "times", "abort")
 
 
 @contextmanager
 def ready(
     call: Call, fused: Any, devices: Devices, transport: str, source: str, is_control: bool = False
-) -> Iterator[JobMemory]:
-    """The kernel with its data in memory, or its control. Raises `NoPeerAccessError`."""
+) -> Iterator[tuple[JobMemory, dict[str, int]]]:
+    """The kernel with its data in memory, or its control, and what it needs of an SM. Raises `NoPeerAccessError`."""
     facts = devices.facts()
     gpus = [one.index for one in facts][: call.ranks if transport == "peer" else 1]
     if transport == "peer":
@@ -66,14 +72,15 @@ def ready(
                     devices.enable_access(gpu, peer)
         if (why := without_atomics(devices, facts[: call.ranks])) is not None:
             raise NoPeerAccessError(f"{why}; use transport host")
+    needs: dict[str, int] = {}  # alike on equal GPUs
     for gpu in gpus:
-        devices.prepare(gpu, source, [call.kernel(fused)])
+        needs = devices.prepare(gpu, source, [call.kernel(fused)])
     clock = max(1.0, facts[0].clock_mhz / 1000)
     settings = Settings(patience_ticks=int(PATIENCE_S * 1e9 * clock))
     job = call.job(fused, "local" if is_control and transport != "peer" else transport, settings)
     changed = (*CHANGED, *call.written)  # what lies there from the repeat before would hide a wait that is missing
     with JobMemory(kept_at_home(job) if is_control else job, devices, gpus, source, changed) as memory:
-        yield memory
+        yield memory, needs
 
 
 def _run_once(call: Call, memory: JobMemory) -> dict[str, Array]:
@@ -81,6 +88,23 @@ def _run_once(call: Call, memory: JobMemory) -> dict[str, Array]:
     memory.run()
     wanted = (*_NOTED, *call.outputs)
     return {name: memory.read(name) for name in memory.job.buffers if name.partition("@")[0] in wanted}
+
+
+def _steady_runs(call: Call, memory: JobMemory, repeats: int, stated_mhz: float) -> list[dict[str, Array]]:
+    """The first `repeats` runs in a row at a steady clock, or the last ones that there is time for.
+
+    An idle GPU goes at a fraction of the clock that it states, and needs some milliseconds of work to leave it.
+    """
+    begun, runs = time.perf_counter(), deque[dict[str, Array]](maxlen=repeats)
+    for number in range(1, max(MOST_RUNS, repeats) + 1):
+        runs.append(_run_once(call, memory))
+        clocks = [_sm_mhz(outputs) for outputs in runs]
+        is_idle = min(clocks) < stated_mhz / 2
+        has_moved = max(clocks) > min(clocks) * (1 + STEADY_CLOCK)
+        is_over = time.perf_counter() - begun > LONGEST_S
+        if number >= repeats and (is_over or not (is_idle or has_moved)):
+            break
+    return list(runs)
 
 
 def kept_at_home(job: Job) -> Job:
@@ -132,21 +156,21 @@ def measure(
     between_gpus = transport == "peer"
     rows, table = [], None
     before = offsets_between(devices, call.ranks) if between_gpus else {}
-    with ready(call, fused, devices, transport, call.source, side == "control") as memory:
-        runs = [_run_once(call, memory) for _ in range(repeats)]
+    with ready(call, fused, devices, transport, call.source, side == "control") as (memory, needs):
+        runs = _steady_runs(call, memory, repeats, devices.facts()[0].clock_mhz)
     offsets = joined(before, offsets_between(devices, call.ranks)) if between_gpus else {}
     for outputs in runs:
         table = measured_ops(program, fused.lowered, outputs, to_add_ns(offsets, outputs, call.ranks))
         arrives = side == "far" or not between_gpus
         rows.append(call.summary(table) | _whole(outputs) | (call.errors(fused, outputs) if arrives else {}))
-    return _over_repeats(rows), table
+    return _over_repeats(rows) | needs, table
 
 
 def _measure_bare(call: Call, fused: Any, devices: Devices, transport: str, repeats: int) -> dict[str, float]:
     """The whole time and the errors of the kernel without instrumentation."""
-    with ready(call, fused, devices, transport, call.bare) as memory:
-        runs = [_run_once(call, memory) for _ in range(repeats)]
-    return _over_repeats([_whole(outputs) | call.errors(fused, outputs) for outputs in runs])
+    with ready(call, fused, devices, transport, call.bare) as (memory, needs):
+        runs = _steady_runs(call, memory, repeats, devices.facts()[0].clock_mhz)
+    return _over_repeats([_whole(outputs) | call.errors(fused, outputs) for outputs in runs]) | needs
 
 
 def _over_repeats(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -156,14 +180,24 @@ def _over_repeats(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _whole(outputs: Mapping[str, Array]) -> dict[str, float]:
-    """From the start edge to the end of the last CTA of the slowest GPU, combine and all, in us; and how many records found
-    no room in shared memory, each of which held up its lane."""
+    """From the start edge to the end of the last CTA of the slowest GPU, combine and all, in us; how many records found no
+    room in shared memory, each of which held up its lane; and the SM clock."""
     whole, spilled = 0.0, 0
     for name, times in outputs.items():
         if name.startswith("times@") and len(started := times[times["global_start"] > 0]):
             whole = max(whole, (int(started["global_end"].max()) - int(started["global_start"].min())) / 1000)
             spilled += int(started["spilled"].sum())
-    return {"whole_us": whole, "spilled": float(spilled)}
+    return {"whole_us": whole, "spilled": float(spilled), "sm_mhz": _sm_mhz(outputs)}
+
+
+def _sm_mhz(outputs: Mapping[str, Array]) -> float:
+    """The SM clock of a run, the median over CTAs; nan if none started."""
+    times = np.concatenate([told for name, told in outputs.items() if name.startswith("times@")])
+    ns = (times["global_end"] - times["global_start"]).astype(float)
+    ran = (times["global_start"] > 0) & (ns > 0)
+    if not ran.any():
+        return float("nan")
+    return float(1000 * np.median((times["clock_end"] - times["clock_start"])[ran] / ns[ran]))
 
 
 def machine_for(base: Machine | str, sms: int) -> Machine:
@@ -207,7 +241,8 @@ def run_policies(
         if calibrated is not None:
             far, control = tables["far"], tables["control"]
             rows.append(compared(name, program, far, control, calibrated, transport, call.summary))
-            told |= {"simulated": dict(rows[-1].simulated), "error_pct": rows[-1].as_dict()["error_pct"]}
+            as_told = rows[-1].as_dict()
+            told |= {name: as_told[name] for name in ("simulated", "stall_us", "error_pct")}
             told["speedup"] = rows[-1].speedup(rows[0])
             report["ranked_alike"] = ranked_alike(rows)
             _write_report(folder, report)

@@ -139,7 +139,7 @@ def run_programs(
         raise NoPeerAccessError(f"{transport.no_signals}; replay with transport host")
     for rank in transport.ranks:
         devices.prepare(rank.index, SOURCE, [KERNEL])
-    ready: dict[tuple[int, str], JobMemory] = {}
+    jobs = _Jobs(plan, devices, transport, replays, ctas)
     found: Runs = {}
     header = plan.header.get("replay", {})
     wanted = {"far": header.get("repeats", REPEATS), "control": header.get("control_repeats", CONTROL_REPEATS)}
@@ -147,46 +147,94 @@ def run_programs(
     try:
         for may_lower_again in (True,) * MOST_LOWERED_AGAIN + (False,):
             for number in range(len(replays.programs)):
-                _make_sides_ready(plan, number, tuple(wanted), devices, transport, replays, ctas, ready)
+                jobs.make(number, tuple(wanted))
             progress(f"replaying {len(replays.programs)} programs", 0.0)
-            _turn(wanted, 0, ready, found, replays, order)
+            _turn(wanted, 0, jobs, found, order)
             ran_at = _clocks(found)
             if not may_lower_again or replays.moved(ran_at) <= MOST_CLOCK_MOVED:
                 break
             replays.cycles_per_ns = float(np.median(ran_at))
-            _close_all(ready)
+            jobs.close_all()
             found.clear()
         turns = max(wanted.values())
         for turn in range(1, turns):
             if left_s() <= 0:
                 break
             progress(f"replaying {len(replays.programs)} programs", turn / turns)
-            _turn(wanted, turn, ready, found, replays, order)
+            _turn(wanted, turn, jobs, found, order)
     finally:
         replays.clock_moved_pct = 100 * replays.moved(_clocks(found))
         replays.keep(found)
-        _close_all(ready)
+        jobs.close_all()
 
 
-def _turn(
-    wanted: Mapping[str, int],
-    turn: int,
-    ready: dict[tuple[int, str], JobMemory],
-    found: Runs,
-    replays: Replays,
-    order: np.random.Generator,
-) -> None:
+@dataclass(eq=False)
+class _Jobs:
+    """Programs of a plan in memory, ready to run, by number and side. `ctas` is how many SMs there are for each."""
+
+    plan: Container
+    devices: Devices
+    transport: Transport
+    replays: Replays
+    ctas: int
+    ready: dict[tuple[int, str], JobMemory] = field(default_factory=dict)
+
+    def make(self, number: int, sides: Sequence[str]) -> None:
+        """All sides of a Program, or none: then it is told as skipped."""
+        if "skipped" in self.replays.programs[number]:
+            return
+        try:
+            for side in sides:
+                self._make(number, side)
+        except (ProgramError, InputError, KernelError, MemoryTooSmallError) as error:
+            self.replays.programs[number]["skipped"] = str(error)
+            self.close(number)
+
+    def _make(self, number: int, side: str) -> None:
+        """Lower a Program and put it into memory; a control that one GPU has no room for is left out."""
+        program, transport = program_of(self.plan, number), self.transport
+        is_peer = transport.name == "peer" and side == "far"
+        if is_peer and program.n_gpus > transport.n_ranks:
+            raise InputError(
+                "are not there", field="GPUs of the program", value=program.n_gpus, allowed=f"up to {transport.n_ranks}"
+            )
+        target = _target(program, transport, side)
+        lowered = lower(program, target).at_clock(self.replays.cycles_per_ns)
+        on_one = max((len(lowered.ctas_of(gpu)) for gpu in range(program.n_gpus)), default=0)
+        needed = on_one if is_peer else len(lowered.tables["ctas"])
+        if needed > self.ctas and side == "control":
+            return
+        if needed > self.ctas:
+            raise KernelError(f"the program needs {needed} SMs at once, and there are {self.ctas}")
+        settings = Settings(patience_ticks=int(PATIENCE_S * 1e9 * self.replays.cycles_per_ns))
+        job = replay_job(lowered, {"far": transport.name, "control": "local"}[side], settings)
+        gpus = [one.index for one in transport.ranks]
+        place = _Room(job, transport).place
+        self.ready[number, side] = JobMemory(job, self.devices, gpus, SOURCE, elsewhere=place)
+        self.replays.programs[number][f"{side}_target"] = asdict(target)
+
+    def close(self, number: int) -> None:
+        for key in [key for key in self.ready if key[0] == number]:
+            self.ready.pop(key).close()
+
+    def close_all(self) -> None:
+        for memory in self.ready.values():
+            memory.close()
+        self.ready.clear()
+
+
+def _turn(wanted: Mapping[str, int], turn: int, jobs: _Jobs, found: Runs, order: np.random.Generator) -> None:
     """Run every side of every Program that is to run so often, in an order of chance."""
-    sides = [key for key in ready if turn < wanted[key[1]]]
+    sides = [key for key in jobs.ready if turn < wanted[key[1]]]
     for key in [sides[i] for i in order.permutation(len(sides)).tolist()]:
-        if key not in ready:
+        if key not in jobs.ready:
             continue
         try:
-            ready[key].run()
-            found.setdefault(key, []).append(_noted(ready[key]))
+            jobs.ready[key].run()
+            found.setdefault(key, []).append(_noted(jobs.ready[key]))
         except (KernelTimeoutError, ReplayError) as error:
-            replays.failed(key[0], error)
-            _close(ready, key[0])
+            jobs.replays.failed(key[0], error)
+            jobs.close(key[0])
 
 
 def _clocks(found: Runs) -> Array:
@@ -219,70 +267,6 @@ def _target(program: Program, transport: Transport, side: str) -> Target:
     shared = min(rank.shared_per_block_bytes, rank.shared_per_sm_bytes // 2 // 1024 * 1024 + 2048)
     is_one_gpu = transport.name != "peer" or side == "control"
     return Target(is_one_gpu=is_one_gpu, landing_bytes=room, source_bytes=room, shared_bytes=shared)
-
-
-def _make_sides_ready(
-    plan: Container,
-    number: int,
-    sides: Sequence[str],
-    devices: Devices,
-    transport: Transport,
-    replays: Replays,
-    ctas: int,
-    ready: dict[tuple[int, str], JobMemory],
-) -> None:
-    """All sides of a Program, or none: then it is told as skipped."""
-    if "skipped" in replays.programs[number]:
-        return
-    try:
-        for side in sides:
-            _make_ready(plan, number, side, devices, transport, replays, ctas, ready)
-    except (ProgramError, InputError, KernelError, MemoryTooSmallError) as error:
-        replays.programs[number]["skipped"] = str(error)
-        _close(ready, number)
-
-
-def _make_ready(
-    plan: Container,
-    number: int,
-    side: str,
-    devices: Devices,
-    transport: Transport,
-    replays: Replays,
-    ctas: int,
-    ready: dict[tuple[int, str], JobMemory],
-) -> None:
-    """Lower a Program and put it into memory; a control that one GPU has no room for is left out."""
-    program = program_of(plan, number)
-    is_peer = transport.name == "peer" and side == "far"
-    if is_peer and program.n_gpus > transport.n_ranks:
-        raise InputError(
-            "are not there", field="GPUs of the program", value=program.n_gpus, allowed=f"up to {transport.n_ranks}"
-        )
-    target = _target(program, transport, side)
-    lowered = lower(program, target).at_clock(replays.cycles_per_ns)
-    on_one = max((len(lowered.ctas_of(gpu)) for gpu in range(program.n_gpus)), default=0)
-    needed = on_one if is_peer else len(lowered.tables["ctas"])
-    if needed > ctas and side == "control":
-        return
-    if needed > ctas:
-        raise KernelError(f"the program needs {needed} SMs at once, and there are {ctas}")
-    settings = Settings(patience_ticks=int(PATIENCE_S * 1e9 * replays.cycles_per_ns))
-    job = replay_job(lowered, {"far": transport.name, "control": "local"}[side], settings)
-    gpus = [one.index for one in transport.ranks]
-    ready[number, side] = JobMemory(job, devices, gpus, SOURCE, elsewhere=_Room(job, transport).place)
-    replays.programs[number][f"{side}_target"] = asdict(target)
-
-
-def _close(ready: dict[tuple[int, str], JobMemory], number: int) -> None:
-    for key in [key for key in ready if key[0] == number]:
-        ready.pop(key).close()
-
-
-def _close_all(ready: dict[tuple[int, str], JobMemory]) -> None:
-    for memory in ready.values():
-        memory.close()
-    ready.clear()
 
 
 def _noted(memory: JobMemory) -> tuple[Any, Any]:

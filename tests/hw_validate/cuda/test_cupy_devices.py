@@ -45,10 +45,12 @@ ATTRIBUTES = {13: 1_980_000, 16: 132, 75: 9, 76: 0, 38: 50 << 20, 81: 228 << 10,
 
 
 class Kernel:
+    """A `RawKernel`, whose `kernel` is the `Function` of the current device."""
+
     num_regs, local_size_bytes, shared_size_bytes = 80, 0, 0
 
     def __init__(self, cupy):
-        self.cupy, self.kernel = cupy, types.SimpleNamespace(ptr=1)
+        self.cupy, self.kernel = cupy, Function(cupy, self)
         self._limit = 0
 
     @property
@@ -60,8 +62,16 @@ class Kernel:
         self.cupy.fail("funcSetAttribute")
         self._limit = size
 
-    def __call__(self, grid, block, args, shared_mem):
-        assert shared_mem <= self.max_dynamic_shared_size_bytes
+
+class Function:
+    ptr = 1
+
+    def __init__(self, cupy, kernel):
+        self.cupy, self.of = cupy, kernel
+
+    def __call__(self, grid, block, args, shared_mem, enable_cooperative_groups):
+        assert shared_mem <= self.of.max_dynamic_shared_size_bytes
+        assert enable_cooperative_groups  # else blocks that wait for each other need not all be there
         self.cupy.fail("launch")
         self.cupy.started.append((grid, block, args[0].copy()))
         self.cupy.calls.append("launch")
@@ -99,10 +109,10 @@ class StandIn:
         if name in self.raises:
             raise self.raises[name]
 
-    def RawModule(self, code, options, enable_cooperative_groups):  # noqa: N802
+    def RawModule(self, code, options):  # noqa: N802
+        """No `enable_cooperative_groups`, with which CuPy links libcudadevrt and has the driver compile PTX."""
         self.fail("RawModule")
         self.compiled += 1
-        assert enable_cooperative_groups
         assert '#include "' not in code
         return types.SimpleNamespace(get_function=self._kernel)
 

@@ -8,9 +8,10 @@ from xstage.hw_validate.cuda import device_check as module
 from xstage.hw_validate.cuda import fused_calls
 from xstage.hw_validate.cuda.container import load
 from xstage.hw_validate.cuda.device_check import LARGEST_FILE_BYTES, DeviceCheck, main
-from xstage.hw_validate.cuda.device_check_fused import FusedCheck, FusedExtent
+from xstage.hw_validate.cuda.device_check_fused import MOST_OF_LOG, FusedCheck, FusedExtent
 from xstage.hw_validate.cuda.errors import DeviceLostError, KernelTimeoutError, NoGpuError
 from xstage.hw_validate.cuda.fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES
+from xstage.hw_validate.cuda.fused_run import lowered_policy
 from xstage.hw_validate.cuda.parts import Extent
 from xstage.hw_validate.measuring import MeasurementError
 from xstage.scenarios.machine_files import load_machine
@@ -30,7 +31,7 @@ def check(folder, devices, budget_s=600.0):
 
 
 TINY = FusedExtent(
-    megamoe={"tokens": 20, "hidden": 128, "experts": 4, "topk": 2, "ranks": 2}, usual_width=256, most_width=384,
+    megamoe={"tokens": 20, "hidden": 128, "topk": 2, "ranks": 2}, usual_width=256, most_width=384,
     least_tokens=20, ratios=(1.0, 0.5), more_ranks=(4,), attention=Attention(tokens=20, heads=2, head_dim=64, ranks=2),
     pilot_sms=2, repeats=1,
 )  # fmt: skip
@@ -201,13 +202,13 @@ def test_the_new_process_has_the_same_command_and_the_time_that_is_left(monkeypa
     assert words[1:] == ["run_here.py", "device_check", "-o", "check", "--steps", "later,summary", "--budget", "100"]
 
 
-def test_packages_that_are_missing_are_said_first_and_end_nothing(tmp_path, monkeypatch, capsys):
+def test_packages_that_are_missing_are_said_first_and_end_only_what_needs_them(tmp_path, monkeypatch, capsys):
     """A node without pydantic: trains drawn by the law, and results for elsewhere."""
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "pydantic" else name)
     for name in ("validate", "cuda.calibration", "cuda.device_check_fused"):
         monkeypatch.setitem(sys.modules, f"xstage.hw_validate.{name}", None)
     good, report = check(tmp_path, ModelledDevices(stage(), sms=4))
-    assert good and report["missing"] == ["pydantic"]
+    assert not good and report["missing"] == ["pydantic"]
     assert capsys.readouterr().err.splitlines()[1].startswith("device check: pydantic not installed: no fit")
     found = states(report)
     assert [found.pop(name) for name in ("analysis", "fused", "reporting")] == ["skipped"] * 3
@@ -215,6 +216,22 @@ def test_packages_that_are_missing_are_said_first_and_end_nothing(tmp_path, monk
     assert set(report["steps"]["programs"]["programs"]) == {
         f"unseen train{more}" for more in ("", ", 2 ranks", ", 4 ranks")
     }
+
+
+def test_what_was_left_out_for_want_of_a_package_is_a_failure_of_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "xstage.hw_validate.validate", None)
+    monkeypatch.setattr(module, "EXTENT", EXTENT)
+    assert main(["-o", str(tmp_path), "--steps", "start,analysis"], lambda: ModelledDevices(stage(), sms=4)) == 1
+    assert "device check: analysis: xstage.hw_validate.validate is not installed here" in capsys.readouterr().err
+
+
+def test_without_bursts_the_programs_say_why_there_are_none(tmp_path):
+    """The kernel runs twice to wake the GPU, once for the clock, then for the bursts."""
+    devices = ModelledDevices(stage(), sms=4, fails={("run", 4): KernelTimeoutError("an SM gave up")})
+    made = DeviceCheck(devices, tmp_path, 600.0, extent=EXTENT, steps=["start", "host", "programs"])
+    assert not made.run()
+    assert made.report["steps"]["programs"]["why"] == "there are no bursts to draw programs around: an SM gave up"
+    assert "traceback" not in made.report["steps"]["programs"]
 
 
 def test_nothing_begins_when_the_time_is_over(tmp_path):
@@ -344,6 +361,50 @@ def test_what_a_compilation_took_does_not_keep_later_runs_from_beginning(tmp_pat
         fused(tmp_path, Slow(BUILDS, sms=4, shared_per_block_bytes=227 << 10), until=100.0).run()
     told = json.loads((tmp_path / "fused.json").read_text())
     assert len(told["runs"]) > 5 and told["not_run"]
+
+
+def test_the_runs_that_tell_most_come_first(tmp_path):
+    """What stalls, and what does not; then, with more ranks, more that stalls; then what lies between."""
+    check = fused(tmp_path, EmulatedDevices(BUILDS, sms=4, shared_per_block_bytes=227 << 10), until=0.0)
+    check.report |= {"sms_per_rank": 2, "widths": {"1.0": 384, "2.0": 128, "0.5": 256}}
+    with pytest.raises(MeasurementError):
+        check.run()
+    rows = json.loads((tmp_path / "fused.json").read_text())["not_run"]
+    kinds = [(row["kernel"], row.get("ranks"), row.get("ratio")) for row in rows if "sms" not in row]
+    assert list(dict.fromkeys(kinds)) == [
+        *(("megamoe", None, 1.0), ("attention", None, None), ("megamoe", None, 2.0)),
+        *(("megamoe", 4, 1.5), ("megamoe", None, 0.5)),
+    ]
+    assert {row["tokens"] for row in rows if "tokens" in row} == {20, 10}
+
+
+def test_logs_have_room_for_the_policy_that_notes_most():
+    """Ops of alternating and lag are more than those of the others by a fifth."""
+    check = FusedCheck(
+        EmulatedDevices(BUILDS, sms=132, shared_per_block_bytes=227 << 10), None, None, 0.0, FusedExtent()
+    )
+    for sms in (10, 18, 36):
+        tokens = check._most_tokens(1024, sms, 2)
+        call = check._megamoe(1024, tokens)
+        shares = [
+            lowered_policy(check.devices, call, policy, "host", sms=sms)[1].lowered.log_share()
+            for policy in MEGAMOE_POLICIES.values()
+        ]
+        assert MOST_OF_LOG / 2 < max(shares) <= MOST_OF_LOG
+        assert max(shares) > 1.1 * min(shares)
+
+
+def test_sides_that_ran_at_other_clocks_are_told(tmp_path, monkeypatch):
+    """The control of every run at a clock 5 % below."""
+
+    def measured(call, program, fused, devices, transport, repeats, side):
+        return {"sm_mhz": 1881.0 if side == "control" else 1980.0, "relative_error": 0.0, "makespan_us": 1.0}, None
+
+    monkeypatch.setattr("xstage.hw_validate.cuda.device_check_fused.measure", measured)
+    check = fused(tmp_path, EmulatedDevices(BUILDS, sms=4, shared_per_block_bytes=227 << 10))
+    check.drain_gbs = None
+    check.run()
+    assert {round(run["clock_moved_pct"], 1) for run in check.report["runs"]} == {5.3}
 
 
 def test_no_fused_kernel_begins_when_the_time_is_over(tmp_path):

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from xstage.hw_validate.cuda import cupy_devices
+from xstage.hw_validate.cuda import cupy_devices, fused_run
 from xstage.hw_validate.cuda.fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES, AttentionCall, MegaMoeCall
 from xstage.hw_validate.cuda.fused_run import kept_at_home, lowered_policy, machine_for, main, ready, run_policies
-from xstage.hw_validate.cuda.replay_job import Settings
+from xstage.hw_validate.cuda.replay_job import TIMES, Settings
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
 from xstage.sim.schedules.attention_a2a import Attention
@@ -45,8 +45,12 @@ def test_policies_run_on_devices_and_write_their_report(kernel, tmp_path):
         for side in ("far", "control", "bare"):
             assert told[side]["relative_error"] < 0.005
             assert told[side]["whole_us"] > told["simulated"].get("span_us", 0) > 0
+            assert told[side]["sm_mhz"] > 0 and told[side]["registers"] == 0
         assert told["far"]["makespan_us"] > told["far"]["span_us"] > 0 and told["simulated"]["makespan_us"] > 0
-        assert set(told["error_pct"]) == {"makespan_us", "span_us", "span_p95_us", "stores_total_us", "mma_stall_us"}
+        assert {"makespan_us", "span_us", "span_p95_us", "stores_total_us", "mma_stall_us"} <= set(told["error_pct"])
+        assert told["stall_us"]["measured"] == pytest.approx(
+            told["far"]["stores_total_us"] - told["control"]["stores_total_us"]
+        )
         assert {f"{name}-far.parquet", f"{name}-control.parquet"} <= {path.name for path in tmp_path.iterdir()}
     first = next(iter(policies))
     assert report["policies"][first]["speedup"] == {"measured": 1.0, "simulated": 1.0}
@@ -83,7 +87,7 @@ def test_nothing_of_the_repeat_before_is_there_when_a_kernel_starts(kernel, monk
     monkeypatch.setattr(made, "prepare", lambda *given: {})
     _, fused, _ = lowered_policy(made, call, next(iter(policies.values())), "host")
     found = []
-    with ready(call, fused, made, "host", call.source) as memory:
+    with ready(call, fused, made, "host", call.source) as (memory, _):
 
         def run(launches, abort, deadline_s):
             names = [name for name in memory.job.buffers if name.partition("@")[0] in call.written]
@@ -99,6 +103,30 @@ def test_nothing_of_the_repeat_before_is_there_when_a_kernel_starts(kernel, monk
     assert found == [[], []]
     buffers = {"landing", "own_landing"} | ({"inputs", "middles"} if kernel == "megamoe" else {"outputs"})
     assert buffers <= set(call.written)
+
+
+@pytest.mark.parametrize(
+    ("clocks", "counted"),
+    [
+        ([1980] * 9, [1980, 1980, 1980]),
+        ([345, 900, 1980, 1950, 1980, 1980, 1975, 1980], [1980, 1980, 1975]),  # an idle GPU
+        ([345] * 5 + [1700, 1980, 1980, 1980], [1980, 1980, 1980]),  # steady, but idle
+        ([1400, 1500] * 50, [1500, 1400, 1500]),  # never steady: the last of 50
+    ],
+)
+def test_repeats_are_counted_when_the_clock_is_steady(monkeypatch, clocks, counted):
+    """Costs in us come from one side and are compared with another: both are to run at the clock of a GPU at work."""
+    left = iter(clocks)
+
+    def run(call, memory):
+        times = np.zeros(2, TIMES)
+        times["global_start"], times["global_end"], times["clock_end"] = 1000, 2000, next(left)
+        return {"times@0": times}
+
+    monkeypatch.setattr(fused_run, "_run_once", run)
+    monkeypatch.setattr(fused_run, "LONGEST_S", float("inf"))
+    runs = fused_run._steady_runs(None, None, 3, 1980.0)
+    assert [fused_run._whole(outputs)["sm_mhz"] for outputs in runs] == counted
 
 
 @pytest.mark.parametrize("kernel", CALLS)

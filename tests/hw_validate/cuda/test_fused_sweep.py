@@ -1,13 +1,14 @@
 """SMs and expert widths of the sweep past the point where stores stall."""
 
 import pytest
-from xstage.hw_validate.cuda.device_check_fused import MOST_OF_LOG, USUAL
-from xstage.hw_validate.cuda.fused_calls import MEGAMOE_POLICIES, MegaMoeCall
+from xstage.hw_validate.cuda.device_check_fused import USUAL, FusedCheck
+from xstage.hw_validate.cuda.fused_calls import MEGAMOE_POLICIES
 from xstage.hw_validate.cuda.fused_run import machine_for
 from xstage.hw_validate.cuda.fused_sweep import among_more_ranks, drain_us, ratios_of, sms_at_ratio_1, widths_for
 from xstage.hw_validate.cuda.ranks import simulated_ranks
 from xstage.scenarios.machine_files import load_machine
-from xstage.sim.schedules.megamoe import MegaMoe
+
+from .emulated_devices import EmulatedDevices
 
 RATIOS = (1.0, 2.0, 0.5, 1.4, 0.75)
 
@@ -61,21 +62,27 @@ def test_the_ratio_of_a_run_is_that_of_its_own_control():
     assert found == {"ratio_of_control": 2.5, "ratio_of_span": 2.0}
 
 
-@pytest.mark.parametrize(("sms", "width"), [(12, 384), (24, 448)])
-def test_the_usual_sweep_stores_so_much_that_stores_stall(sms, width):
-    """Over PCIe, at the ratio 2, on a fast GPU and on one half as fast. The stores of 512 tokens would all fit into Q."""
-    machine, no_link = (
-        load_machine("hgx-h100", {"interconnect.drain_rate": rate, "stage.capacity_sm": "12 KiB"})
-        for rate in ("50 GB/s", "100000 GB/s")
-    )
-    tokens, found = USUAL.megamoe["tokens"], {}
-    while tokens:
-        call = MegaMoeCall(MegaMoe(numbers="bf16", intermediate=width, **{**USUAL.megamoe, "tokens": tokens}))
+@pytest.mark.parametrize(("drain_gbs", "capacity_mib"), [(20, 1), (52, 4)])
+def test_the_usual_sweep_stores_so_much_that_stores_stall(drain_gbs, capacity_mib):
+    """Over PCIe, with any Q up to some MiB: what is on the way to the host. Tile costs are those of the H100."""
+
+    def simulated(call, sms, on):
         program = call.build(machine_for("hgx-h100", sms), MEGAMOE_POLICIES["expert_wave"])
-        if call.lower(program, is_one_gpu=True, shared_bytes=227 << 10).lowered.log_share() <= MOST_OF_LOG:
-            break
-        tokens //= 2
-    for name, on in (("far", machine), ("control", no_link)):
-        found[name] = call.summary(simulated_ranks(program, on, "host").ops())
-    assert found["far"]["stores_total_us"] > 1.5 * found["control"]["stores_total_us"]
-    assert found["far"]["span_p95_us"] > 1.5 * found["control"]["span_p95_us"]
+        return call.summary(simulated_ranks(program, on, "host").ops())
+
+    far, no_link = (
+        load_machine("hgx-h100", {"interconnect.drain_rate": rate, "stage.capacity_sm": q, "stage.capacity_gpu": q})
+        for rate, q in ((f"{drain_gbs} GB/s", f"{capacity_mib} MiB"), ("100000 GB/s", "1 GiB"))
+    )
+    check = FusedCheck(EmulatedDevices("", sms=132, shared_per_block_bytes=227 << 10), None, None, 0.0)
+    pilot = simulated(check._megamoe(USUAL.usual_width, USUAL.least_tokens), USUAL.pilot_sms, no_link)
+    sms = sms_at_ratio_1(pilot, 2, 66, drain_gbs)
+    wave_us = drain_us(sms, 2, drain_gbs)
+    widths = widths_for({USUAL.usual_width: pilot}, wave_us, USUAL.ratios, USUAL.width_step, USUAL.most_width)
+    assert len(widths) == len(USUAL.ratios)
+    for ratio in ("2.0", "1.4"):
+        call = check._megamoe(widths[ratio], check._most_tokens(widths[ratio], sms, 2))
+        stored, control = simulated(call, sms, far), simulated(call, sms, no_link)
+        assert ratios_of(control, wave_us)["ratio_of_control"] == pytest.approx(float(ratio), rel=0.1)
+        assert stored["stores_total_us"] > 2 * control["stores_total_us"]
+        assert stored["span_p95_us"] > 2 * control["span_p95_us"]
