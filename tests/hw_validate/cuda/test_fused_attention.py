@@ -161,6 +161,7 @@ def test_the_kernel_without_instrumentation_computes_the_same_and_notes_nothing(
 SMALL = {"tokens": 40, "heads": 2, "sms": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["thread", "address"])
 def test_the_kernel_is_clean_under_the_sanitisers(sanitizer):
     _, fused, exact, [outcome] = run("reserved_sms", "peer", sanitizer=sanitizer, **SMALL)

@@ -169,6 +169,7 @@ def test_the_kernel_without_instrumentation_computes_the_same_and_notes_nothing(
 # --- sanitisers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["thread", "address"])
 def test_the_kernel_is_clean_under_the_sanitisers(sanitizer):
     sizes = {"sms": 1, "tokens": 40, "intermediate": 128}

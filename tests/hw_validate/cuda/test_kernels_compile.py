@@ -7,10 +7,14 @@ import pytest
 from xstage.hw_validate.cuda.compile import ARCHITECTURES, KERNELS, CompileError, compile_kernel, kernel_text
 from xstage.sim.errors import InputError
 
+USUAL = "sm_90"
+"""The architecture that `make test` compiles for; the others are for `make check`."""
 SOURCES = sorted(path.name for path in KERNELS.glob("*.cu"))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "architecture", [pytest.param(a, marks=[pytest.mark.slow] * (a != USUAL)) for a in ARCHITECTURES]
+)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_kernel_compiles_without_stack_and_without_spills(source, architecture):
     pytest.importorskip("cuda.core", reason="cuda-core, which compiles for GPUs, is for Linux only")
