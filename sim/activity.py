@@ -37,23 +37,50 @@ def tensor_lanes(trace: Trace) -> NDArray[np.bool_]:
 
 def compute_by_lane(trace: Trace) -> Ints:
     """Time of all COMPUTE ops that each lane ran, ps. int64 [n_lanes]."""
-    total = np.zeros(len(trace.program.lanes), dtype=np.int64)
-    _, lane, time = _compute_by_task(trace)
-    np.add.at(total, lane, time)
+    return _by_lane(trace, trace.program.ops["kind"] == p.COMPUTE)
+
+
+def main_loops_by_lane(trace: Trace) -> Ints:
+    """The same without what `math` lanes compute in their epilogues. int64 [n_lanes].
+
+    Their main loops come behind a wait for inputs or for a launch, their epilogues behind anything else.
+    """
+    program = trace.program
+    role = np.array([name == "math" for name in program.roles], dtype=bool)[program.lanes["role"]]
+    total = compute_by_lane(trace)
+    total[role] = _by_lane(trace, _behind_inputs(program))[role]
     return total
 
 
 def tile_compute_us(trace: Trace, phase: str) -> Floats:
     """Computation of each Tensor Core lane in each task of `phase`, us: T_mma. Raises `InputError` as `store_spans_us`."""
-    task, lane, time = _compute_by_task(trace)
+    task, lane, time = _compute_by_task(trace, trace.program.ops["kind"] == p.COMPUTE)
     wanted = (trace.program.tasks["phase"][task] == _phase(trace, phase)) & tensor_lanes(trace)[lane]
     return np.asarray(time[wanted] / PS_PER_US)
 
 
-def _compute_by_task(trace: Trace) -> tuple[Ints, Ints, Ints]:
-    """Task, lane and time of its COMPUTE ops (ps) for every part of a task that ran."""
+def _behind_inputs(program: p.Program) -> NDArray[np.bool_]:
+    """Which ops are COMPUTE with a WAIT for anything but a ring before them, apart from slots. bool [n_ops]."""
+    kind, counter = program.ops["kind"], program.ops["counter"]
+    opens = kind == p.WAIT
+    opens[opens] = program.counters["cause"][counter[opens]] != p.CAUSES.index("ring")
+    position = np.arange(len(kind))
+    last = np.maximum.accumulate(np.where(kind != p.ACQUIRE, position, 0))
+    before = last[np.maximum(position - 1, 0)]
+    return np.asarray((kind == p.COMPUTE) & opens[before])
+
+
+def _by_lane(trace: Trace, counted: NDArray[np.bool_]) -> Ints:
+    total = np.zeros(len(trace.program.lanes), dtype=np.int64)
+    _, lane, time = _compute_by_task(trace, counted)
+    np.add.at(total, lane, time)
+    return total
+
+
+def _compute_by_task(trace: Trace, counted: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+    """Task, lane and time of its COMPUTE ops that are `counted` (ps) for every part of a task that ran."""
     program = trace.program
-    computing = np.where(program.ops["kind"] == p.COMPUTE, program.ops["duration_ps"], 0)
+    computing = np.where(counted, program.ops["duration_ps"], 0)
     until = np.concatenate([[0], np.cumsum(computing)])
     first = program.runs["first_op"].astype(np.int64)
     by_run = until[first + program.runs["n_ops"]] - until[first]

@@ -30,7 +30,8 @@ def diffusion_block(
     """
     rows = attention.batch * attention.local_tokens
     kv = attention.n_kv_heads * (attention.head_dim + attention.output_dim)
-    exchange = [Kernel("a2a of q, k, v", Exchange(attention.qkv_bytes_sent))] if attention.ranks > 1 else []
+    qkv = Exchange(attention.qkv_bytes_sent, attention.ranks)
+    exchange = [Kernel("a2a of q, k, v", qkv)] if attention.ranks > 1 else []
     return (
         _norm("norm 1", rows, hidden),
         _gemm("qkv projection", rows, attention.heads * attention.head_dim + kv, hidden),

@@ -245,11 +245,19 @@ class Audit:
         return asdict(self)
 
 
-def audit(xstage: XStage, producers: int, burst_bytes: float, gap_ps: float, synchronised: bool = False) -> Audit:
+def audit(
+    xstage: XStage,
+    producers: int,
+    burst_bytes: float,
+    gap_ps: float,
+    synchronised: bool = False,
+    nominal: tuple[str, float] | None = None,
+) -> Audit:
     """Whether bursts can be stored as they are (`piggyback`) or the schedule has to change (`reshape`), and why.
 
     They fit iff V / (T_iss0 + G) <= R (long-run rate) and [V - R T_iss0]+ <= Q(K) (one burst): arXiv 2607.23264.
-    `synchronised`: producers start each burst together, as a single one always does.
+    `synchronised`: producers start each burst together, as a single one always does. `nominal`: what a machine calls the
+    rate that R is a fixed share of, and its value in kB/s; the advice is then about that one.
     Raises `InputError` as the closed forms do, and for arrays: it answers for one stage and one burst.
     """
     load, gap = _load(xstage, producers, burst_bytes), _zero_or_more(gap_ps, "gap_ps")
@@ -274,11 +282,21 @@ def audit(xstage: XStage, producers: int, burst_bytes: float, gap_ps: float, syn
         capacity_margin_bytes=math.floor(load.capacity - max(load.peak, 0.0)),
         phase=phase(*burst, gap, mode),
         advice="piggyback" if fits else "reshape",
-        reason=_reason(xstage, load, gap, steady_stall, first_stall, missing),
+        reason=_reason(
+            xstage, load, gap, steady_stall, first_stall, missing, nominal or ("drain rate", xstage.drain_kbs)
+        ),
     )
 
 
-def _reason(stage: XStage, load: _Load, gap: float, steady_stall: float, first_stall: float, missing: float) -> str:
+def _reason(
+    stage: XStage,
+    load: _Load,
+    gap: float,
+    steady_stall: float,
+    first_stall: float,
+    missing: float,
+    nominal: tuple[str, float],
+) -> str:
     """The audit in one sentence."""
     if load.total == 0:
         return "Nothing is stored, so nothing waits."
@@ -299,7 +317,9 @@ def _reason(stage: XStage, load: _Load, gap: float, steady_stall: float, first_s
         causes.append(f"{offered} in the long run is over the {drains} that drains")
         longer = "more computation between bursts"
         if missing < math.inf:
-            longer = f"{format_time(missing, 'up')} {longer}, or a drain rate of {math.ceil(rate)} GB/s"
+            name, kbs = nominal
+            enough = math.ceil(rate * kbs / stage.drain_kbs)
+            longer = f"{format_time(missing, 'up')} {longer}, or a {name} of {enough} GB/s"
     waits = f"each burst waits {format_time(steady_stall)}" if steady_stall > 0 else ""
     waits = waits or f"the first burst waits {format_time(first_stall)}, until the producers have drifted apart"
     if longer and smaller:  # producers that drift apart need smaller bursts for the first one only

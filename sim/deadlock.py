@@ -18,8 +18,12 @@ MOST_SHOWN = 5
 def describe(program: Program, outcome: Outcome, stuck: list[Stuck]) -> str:
     """Where the lanes stand that can never go on, and what each of the first few waits for."""
     lines = [_lane(program, outcome, one) for one in stuck[:MOST_SHOWN]]
-    more = [f"and {len(stuck) - MOST_SHOWN} more lanes"] if len(stuck) > MOST_SHOWN else []
-    return f"{len(stuck)} lanes can never go on:\n  " + "\n  ".join(lines + more)
+    more = [f"and {_lanes(len(stuck) - MOST_SHOWN, 'more ')}"] if len(stuck) > MOST_SHOWN else []
+    return f"{_lanes(len(stuck))} can never go on:\n  " + "\n  ".join(lines + more)
+
+
+def _lanes(count: int, more: str = "") -> str:
+    return f"{count} {more}lane{'' if count == 1 else 's'}"
 
 
 def _lane(program: Program, outcome: Outcome, stuck: Stuck) -> str:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISREG
 
 from .errors import InputError
 
@@ -16,19 +16,19 @@ from .errors import InputError
 def write_whole(path: str | Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; rename it to `path` if the block ends well, else delete it.
 
-    A reader sees the old file or the new one, never a part, also after Ctrl-C or a full disk. Raises `InputError` where no
-    file can be made.
+    A reader sees the old file or the new one, never a part, also after Ctrl-C or a full disk. A symbolic link stays one:
+    the file that it leads to is written. Raises `InputError` where no file can be made.
     """
-    target = Path(path)
-    with _refused_at(target):
+    target = _behind_links(path)
+    with _refused_at(path):
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=Path(path).suffix, dir=target.parent)
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
-        with _refused_at(target):
+        with _refused_at(path):
             temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -36,8 +36,8 @@ def write_whole(path: str | Path) -> Iterator[Path]:
 
 
 def check_output(path: str | Path, option: str, allowed: tuple[str, ...]) -> None:
-    """Before work begins whose result goes to `path`: raises `InputError` for a suffix that cannot be written, a folder of
-    that name, and a place where no file can be made.
+    """Before work begins whose result goes to `path`: raises `InputError` for a suffix that cannot be written, a folder or
+    a pipe of that name, and a place where no file can be made.
 
     A missing folder is made below the working folder, such as `out/`. Anywhere else it is refused: the path is mistyped.
     """
@@ -45,7 +45,7 @@ def check_output(path: str | Path, option: str, allowed: tuple[str, ...]) -> Non
     if target.suffix not in allowed:
         raise InputError("has no suffix that can be written", field=option, value=str(path), allowed=allowed)
     try:
-        refused = _refusal_of(target)
+        refused = _refusal_of(_behind_links(target))
     except OSError as error:  # such as a name that is too long
         refused = f"cannot be written: {error.strerror}", None
     if refused is not None:
@@ -54,11 +54,12 @@ def check_output(path: str | Path, option: str, allowed: tuple[str, ...]) -> Non
 
 def _refusal_of(target: Path) -> tuple[str, str | None] | None:
     """Why no file can be made at `target`, and what is allowed instead; None where one can."""
-    folder = target.parent.resolve()
+    folder = target.parent
     there = next(above for above in (folder, *folder.parents) if above.exists())
     with suppress(FileNotFoundError, NotADirectoryError):
-        if S_ISDIR(target.stat().st_mode):  # not `is_dir`, which newer versions answer for a name that is too long
-            return "is a folder", "the name of a file"
+        mode = target.stat().st_mode  # not `is_dir`, which newer versions answer for a name that is too long
+        if not S_ISREG(mode):
+            return "is a folder" if S_ISDIR(mode) else "is no file of a disk", "the name of a file"
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         return "cannot be written", f"not below {there}"
     if there != folder and not folder.is_relative_to(Path.cwd()):
@@ -66,8 +67,13 @@ def _refusal_of(target: Path) -> tuple[str, str | None] | None:
     return None
 
 
+def _behind_links(path: str | Path) -> Path:
+    """Where a file of that name is, every symbolic link followed. Unlike `Path.resolve` it lets a circle of them pass."""
+    return Path(os.path.realpath(path))
+
+
 @contextmanager
-def _refused_at(target: Path) -> Iterator[None]:
+def _refused_at(target: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 Kind = Literal[
     "switch", "direct", "oversubscribed_switch", "multi_plane_switch", "ring", "hybrid_cube_mesh", "islands", "custom"
 ]
-Gpus = Annotated[int, Field(strict=True, ge=1, le=4096)]
+MOST_GPUS = 4096
+Gpus = Annotated[int, Field(strict=True, ge=1, le=MOST_GPUS)]
 """Every pair of GPUs has a route: with the most that are allowed they take a quarter of a minute to find, and 3 GB."""
 
 KINDS: Mapping[str, tuple[str, ...]] = {
@@ -52,10 +53,13 @@ _ENDS = "a GPU's number, a range of them such as '0-3', or a switch's name"
 
 
 def _end(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, str)) or value == "":
+    if isinstance(value, bool) or not isinstance(value, (int, str)) or value == "" or str(value).startswith("-"):
         raise refusal("is no end of a link", allowed=_ENDS)
-    if not _nodes(value):
+    nodes = _nodes(value)
+    if not nodes:
         raise refusal("is an empty range of GPUs", allowed=_ENDS)
+    if isinstance(nodes, range) and nodes[-1] >= MOST_GPUS:
+        raise refusal("is a range of more GPUs than a machine may have", allowed=f"0 to {MOST_GPUS - 1}")
     return value
 
 
@@ -89,8 +93,8 @@ class InterconnectProfile(Checked):
     GPU on the way of a route adds, `nic_rate` and `nic_latency` hold between nodes of `gpus_per_node`.
     `fan_out_efficiency` lowers the rate of a scatter, `reduce_efficiency` that of stores that add, at the receiver, and
     `duplex_efficiency` all rates, always. `release` is what a store at system scope that releases earlier ones waits for
-    them, in kernels that announce each tile to all ranks. A load request is `load_request_fraction` of the bytes asked for,
-    on its sender's egress and the links of the route.
+    them, in kernels that announce each tile to all ranks. A load request costs what a store of `load_request_fraction` of
+    the bytes asked for does, on its sender's egress and the links of the route.
     A collective of its own starts `collective_launch` after the kernel before it; an All-to-All sends at `collective_rate`,
     permutations of its data included, an AllGather, ReduceScatter or AllReduce at `ring_rate`, and an AllReduce that the
     switch adds up at `all_reduce_rate`. Both are bus bandwidths: bytes (P-1)/P, for an AllReduce 2 (P-1)/P, by time.
@@ -191,13 +195,13 @@ def _check_links(links: tuple[LinkProfile, ...], gpus: int) -> None:
             raise refusal(f"leave GPU {missing[0]} out of reach of GPU {gpu}", key=("links", "value"))
 
 
-def _nodes(end: int | str) -> list[Node]:
+def _nodes(end: int | str) -> range | list[Node]:
     """What an end of a link names: a GPU, a range of them, or a switch."""
     if isinstance(end, str):
         first, dash, last = end.partition("-")
-        if dash and first.isdigit() and last.isdigit():
-            return list(range(int(first), int(last) + 1))
-        return [int(end) if end.isdigit() else end]
+        if dash and first.isdecimal() and last.isdecimal():
+            return range(int(first), int(last) + 1)
+        return [int(end) if end.isdecimal() else end]
     return [end]
 
 

@@ -4,14 +4,14 @@ A block is a list of `Kernel`s. Each is simulated on its own and takes until its
 out in time: a kernel starts when those it comes `after` (by default the one before it) and the one before it on its
 stream have ended. So separate kernels never share the network or the SMs; kernels on different streams overlap freely.
 
-    >>> qkv = Kernel("qkv", Exchange(100_000_000))
+    >>> qkv = Kernel("qkv", Exchange(100_000_000, ranks=8))
     >>> norm = Kernel("norm", Elementwise(50_000_000), after=(), stream="comm")
     >>> [kernel.name for kernel in (qkv, norm)]
     ['qkv', 'norm']
 
 Communication that is exposed is the time of the block less its time when every kernel takes what it takes alone: with all
 its data in place and nothing to send. For attention and a GEMM that is the kernel that stores to its own memory, for a
-collective nothing, for MegaMoE what is left without counts, barriers, pull and return (sim/in_place.py). So the pull of a
+collective nothing, for MegaMoE what is left without counts, barriers, pull and return (in_place.py). So the pull of a
 MegaMoE call counts as communication whatever bounds it, the network or the warps that fetch row after row. One rank has
 nobody to communicate with, and takes its time alone.
 """
@@ -20,17 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from .errors import InputError
 from .execute import simulate
-from .in_place import with_rows_in_place
 from .predict import MOST_ROWS_OF_ALL_RANKS
 from .schedules import attention_a2a, megamoe, tensor_parallel
 from .schedules.attention_a2a import Attention
 from .schedules.megamoe import MegaMoe
+from .schedules.megamoe.in_place import with_rows_in_place
 from .schedules.tensor_parallel import TensorParallel
 from .tile_cost import needed
 from .topology import mirrored
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .program import Program
     from .routing import Routing
     from .topology import Fabric
+    from .trace import Trace
 
 Stream = Literal["compute", "comm"]
 
@@ -80,9 +81,13 @@ class MoeKernel:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A collective of its own, such as the All-to-All of Q, K and V: a launch, and bytes of one rank at an achieved rate."""
+    """An All-to-All of its own, such as that of Q, K and V: a launch, and bytes that one of `ranks` sends.
+
+    They leave at the machine's `collective_rate`, or at what its links carry of an All-to-All where that is less.
+    """
 
     bytes_sent: int
+    ranks: int
 
 
 @dataclass(frozen=True)
@@ -105,15 +110,27 @@ class Kernel:
     stream: Stream = "compute"
 
 
+class KernelLength(NamedTuple):
+    """How long a kernel takes until its last byte is visible, and how long without communication, ps.
+
+    `mirror_busy_pct` is how busy its busiest port was where one rank was simulated for all, 0 where all were.
+    """
+
+    time_ps: int
+    alone_ps: int
+    mirror_busy_pct: float = 0.0
+
+
 @dataclass(frozen=True)
 class KernelTime:
-    """Start and length of a kernel in a block, and its length without communication, ps."""
+    """Start and length of a kernel in a block, and what else `KernelLength` says of it."""
 
     name: str
     stream: Stream
     start_ps: int
     time_ps: int
     alone_ps: int
+    mirror_busy_pct: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -151,38 +168,38 @@ def simulate_block(
     machine: Machine,
     kernels: Sequence[Kernel],
     granule_bytes: int | None = None,
-    known: dict[Work, tuple[int, int]] | None = None,
+    known: dict[Work, KernelLength] | None = None,
 ) -> BlockTime:
     """Simulate every kernel once and lay them out. Equal kernels are simulated once.
 
-    `known` keeps their times for other blocks on the same machine. Raises `InputError` if a name stands twice, or a kernel
+    `known` keeps their lengths for other blocks on the same machine. Raises `InputError` if a name stands twice, or a kernel
     waits for one that does not come before it.
     """
     after = _dependencies(kernels)
     known = {} if known is None else known
     for kernel in kernels:
         if kernel.work not in known:
-            known[kernel.work] = kernel_times_ps(machine, kernel.work, granule_bytes)
-    times = [known[kernel.work] for kernel in kernels]
-    starts, total = _lay_out(kernels, after, [time for time, _ in times])
-    _, alone_total = _lay_out(kernels, after, [alone for _, alone in times])
+            known[kernel.work] = kernel_length(machine, kernel.work, granule_bytes)
+    lengths = [known[kernel.work] for kernel in kernels]
+    starts, total = _lay_out(kernels, after, [length.time_ps for length in lengths])
+    _, alone_total = _lay_out(kernels, after, [length.alone_ps for length in lengths])
     rows = (
-        KernelTime(kernel.name, kernel.stream, start, time, alone)
-        for kernel, start, (time, alone) in zip(kernels, starts, times, strict=True)
+        KernelTime(kernel.name, kernel.stream, start, *length)
+        for kernel, start, length in zip(kernels, starts, lengths, strict=True)
     )
     return BlockTime(tuple(rows), total, alone_total)
 
 
-def kernel_times_ps(machine: Machine, work: Work, granule_bytes: int | None = None) -> tuple[int, int]:
-    """How long a kernel takes until its last byte is visible, and how long without communication."""
+def kernel_length(machine: Machine, work: Work, granule_bytes: int | None = None) -> KernelLength:
+    """A kernel simulated, or by a closed form. Raises `InputError` if the machine lacks a number."""
     match work:
         case Exchange():
-            launch = _wiring(machine, "collective_launch")
-            return launch + -(-work.bytes_sent * 10**9 // _wiring(machine, "collective_rate")), 0
+            rate_kbs = min(_wiring(machine, "collective_rate"), machine.drain_kbs("all", work.ranks))
+            return KernelLength(_wiring(machine, "collective_launch") - (-work.bytes_sent * 10**9 // rate_kbs), 0)
         case Elementwise():
             rate = needed(machine, "hbm_rate") * needed(machine, "hbm_efficiency")
             time = needed(machine, "kernel_launch") + round(work.bytes_moved * 1e9 / rate)
-            return time, time
+            return KernelLength(time, time)
         case AttentionKernel():
             alone = attention_a2a.build(machine, work.shape, work.policy.alone)
             program = attention_a2a.build(machine, work.shape, work.policy)
@@ -190,19 +207,31 @@ def kernel_times_ps(machine: Machine, work: Work, granule_bytes: int | None = No
             alone = tensor_parallel.build(machine, work.shape, work.policy.alone)
             program = tensor_parallel.build(machine, work.shape, work.policy)
         case MoeKernel():
-            rows = work.shape.ranks * work.shape.tokens * work.shape.topk
-            ranks: Literal["all", "symmetric"] = "all" if rows <= MOST_ROWS_OF_ALL_RANKS else "symmetric"
-            program = megamoe.build(machine, work.shape, work.policy, work.routing, ranks=ranks)
-            fabric = machine.fabric(work.shape.ranks, granule_bytes)
-            fabric = mirrored(fabric) if ranks == "symmetric" else fabric
-            time = _run(program, fabric)
-            return time, time if work.shape.ranks == 1 else _run(with_rows_in_place(program), _without_limits(fabric))
+            return _length_of_experts(machine, work, granule_bytes)
     fabric = machine.fabric(work.shape.ranks, granule_bytes)
-    return _run(program, fabric), _run(alone, fabric)
+    return KernelLength(_run(program, fabric).makespan_ps, _run(alone, fabric).makespan_ps)
 
 
-def _run(program: Program, fabric: Fabric) -> int:
-    return simulate(program, fabric, trace="off").makespan_ps
+def _length_of_experts(machine: Machine, work: MoeKernel, granule_bytes: int | None) -> KernelLength:
+    """One rank stands for all where there are many rows, and all ranks are alike."""
+    rows = work.shape.ranks * work.shape.tokens * work.shape.topk
+    fabric = machine.fabric(work.shape.ranks, granule_bytes)
+    to_others = fabric.latency_ps[~np.eye(fabric.n_gpus, dtype=bool)]
+    is_mirror = rows > MOST_ROWS_OF_ALL_RANKS and len(np.unique(to_others)) == 1
+    fabric = mirrored(fabric) if is_mirror else fabric
+    ranks: Literal["all", "symmetric"] = "symmetric" if is_mirror else "all"
+    program = megamoe.build(machine, work.shape, work.policy, work.routing, ranks=ranks)
+    trace = _run(program, fabric)
+    time = trace.makespan_ps
+    alone = time
+    if work.shape.ranks > 1:
+        alone = _run(with_rows_in_place(program), _without_limits(fabric)).makespan_ps
+    busy = int(trace.outcome.ports["busy_ps"].max(initial=0)) if is_mirror else 0
+    return KernelLength(time, alone, 100 * busy / max(1, time))
+
+
+def _run(program: Program, fabric: Fabric) -> Trace:
+    return simulate(program, fabric, trace="off")
 
 
 def _without_limits(fabric: Fabric) -> Fabric:

@@ -4,7 +4,7 @@ A case is plain and can be hashed, so equal ones are simulated once. `roofline_u
 against which predictions are judged.
 
 MegaMoE calls have the routing that public benchmarks use, the top-k of random scores. All ranks are simulated where that
-takes about a second, one against its mirror image above: there the loads of the ranks differ by 1 % or so.
+takes about a second, the busiest against its mirror image above: there the loads of the ranks differ by a few percent.
 
 Ulysses calls begin with an All-to-All that the attention schedule does not contain: it is added as launches and bytes, and
 so are kernels that bring data into the layout of a collective.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .routing import Routing
     from .schedules.megamoe.kernel import WaveTile
-    from .schedules.megamoe_rules import Release
+    from .schedules.megamoe.rules import Release
     from .trace import Trace
 
 MOST_ROWS_OF_ALL_RANKS = 110_000

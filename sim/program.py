@@ -218,8 +218,9 @@ class Program:
             raise ProgramError(f"{path}: no such file") from None
         except _BROKEN_FILE as error:
             raise ProgramError(f"{path}: not a whole Program file ({error})") from error
-        if not isinstance(header, dict) or not header.keys() >= {"n_gpus", "roles", "phases", "meta"}:
-            raise ProgramError(f"{path}: not a whole Program file (its header is incomplete)")
+        kinds = {"n_gpus": int, "roles": list, "phases": list, "meta": dict}
+        if not isinstance(header, dict) or not all(isinstance(header.get(name), kinds[name]) for name in kinds):
+            raise ProgramError(f"{path}: not a whole Program file (its header lacks one of {', '.join(kinds)})")
         if header.get("format_version") != FORMAT_VERSION:
             raise ProgramError(
                 f"{path}: Program format {header.get('format_version')} cannot be read (allowed: {FORMAT_VERSION})"

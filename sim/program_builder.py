@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,7 @@ class ProgramBuilder:
     ) -> int:
         """Groups of one shape: the same seats and slots (initial values) in each. Lanes are laid out group by group."""
         columns = [column for seat in seats for column in (seat.sm, seat.window, seat.start_ps)]
-        n_groups = int(np.broadcast(gpu, plan, ahead, *columns).size)
+        n_groups = prod(np.broadcast_shapes(*map(np.shape, (gpu, plan, ahead, *columns))))
         first_group, index = self._sizes["groups"], np.arange(n_groups)
         gpu = np.broadcast_to(gpu, n_groups)
         first = self._append(

@@ -25,6 +25,8 @@ def validate(program: Program) -> None:
         raise ProgramError(f"n_gpus is {program.n_gpus!r} (allowed: whole numbers from 1 on)")
     for name in ("roles", "phases"):
         names = getattr(program, name)
+        if not all(isinstance(one, str) for one in names):
+            raise ProgramError(f"{name}: a name is no text ({', '.join(map(repr, names))})")
         if len(set(names)) != len(names):
             raise ProgramError(f"{name}: a name stands there twice ({', '.join(names)})")
     _check_shares(program)

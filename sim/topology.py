@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError, ProgramError
+from .program_check import MAX_STORE_BYTES
 from .traffic import all_to_all
 
 PLAIN, SCATTER, REDUCE_RATE = range(3)
@@ -39,7 +40,8 @@ class Fabric:
     `capacity_sm` and `capacity_gpu` are the paper's Q in its two possible places: Q(K) = min(K * q_sm, Q_gpu).
     `stage_of_gpu` says whose Q_gpu the stores of each GPU share: by default its own. Replies to loads take the routes of
     stores, unless they have routes of their own.
-    Raises `InputError` where a rate, a capacity, a stage or a granule makes no sense.
+    A signal is smaller than 2^31 bytes, as the piece of a store always is, and a load request no larger than its reply:
+    times then fit into 64 bits. Raises `InputError` where a rate, a capacity, a stage or a granule makes no sense.
     """
 
     n_gpus: int
@@ -62,6 +64,8 @@ class Fabric:
     reply_ports: Array | None = None
 
     def __post_init__(self) -> None:
+        whole = ("granule_bytes", "capacity_sm", "capacity_gpu", "rates_kbs", "latency_ps", "signal_bytes")
+        _check_whole(self, (*whole, "request_permille"))
         for name in ("capacity_sm", "capacity_gpu", "rates_kbs"):
             smallest = int(np.min(getattr(self, name), initial=1))
             if smallest < 1:
@@ -75,6 +79,9 @@ class Fabric:
         for name in ("granule_bytes", "signal_bytes"):
             if getattr(self, name) < 1:
                 raise InputError("must be above 0", field=name, value=getattr(self, name))
+        for name, most in (("signal_bytes", MAX_STORE_BYTES - 1), ("request_permille", 1000)):
+            if getattr(self, name) > most:
+                raise InputError("is too large", field=name, value=getattr(self, name), allowed=f"at most {most}")
         for name in ("capacity_sm", "capacity_gpu"):
             room = int(np.min(getattr(self, name), initial=2**62))
             for piece in ("granule_bytes", "signal_bytes"):
@@ -113,7 +120,10 @@ class Fabric:
 
 @dataclass(frozen=True)
 class StageParameters:
-    """What `switch` and `direct` need besides the wiring; the same for every GPU. Units as in `Fabric`."""
+    """What `switch` and `direct` need besides the wiring; the same for every GPU. Units as in `Fabric`.
+
+    Raises `InputError` for a size, a latency or a share that is no whole number.
+    """
 
     granule_bytes: int
     capacity_sm_bytes: int
@@ -126,6 +136,10 @@ class StageParameters:
     signal_bytes: int = 32
     request_permille: int = 0
     fair_replies: bool = False
+
+    def __post_init__(self) -> None:
+        whole = ("granule_bytes", "capacity_sm_bytes", "capacity_gpu_bytes", "latency_ps", "local_latency_ps")
+        _check_whole(self, (*whole, "signal_bytes", "request_permille"))
 
 
 def switch(n_gpus: int, rate_kbs: int, stage: StageParameters) -> Fabric:
@@ -223,3 +237,12 @@ def lowered(
         request_permille=stage.request_permille,
         fair_replies=stage.fair_replies,
     )
+
+
+def _check_whole(given: Fabric | StageParameters, names: Sequence[str]) -> None:
+    """Raises `InputError` for a number, or an array, that is not of whole numbers."""
+    for name in names:
+        number = getattr(given, name)
+        if (dtype := np.asarray(number).dtype).kind not in "iu":
+            value = f"an array of {dtype}" if np.ndim(number) else number
+            raise InputError("must be whole, in 64 bits", field=name, value=value)

@@ -34,17 +34,17 @@ _BITS = re.compile(r"([KkMmGgTt]?i?)b(?:its?)?(/s|ps)?\Z")
 
 
 def parse_size(text: str | int | float, field: str = "size") -> int:
-    """Bytes in `text`, such as '32 KiB'. Raises `InputError` if it is no size or is negative."""
+    """Bytes in `text`, such as '32 KiB'. Raises `InputError` if it is no size, is negative or rounds to 0."""
     return _parse(text, field, "size", _SIZE)
 
 
 def parse_time(text: str | int | float, field: str = "time") -> int:
-    """Picoseconds in `text`, such as '0.76 us'. Raises `InputError` if it is no time or is negative."""
+    """Picoseconds in `text`, such as '0.76 us'. Raises `InputError` if it is no time, is negative or rounds to 0."""
     return _parse(text, field, "time", _TIME_PS)
 
 
 def parse_rate(text: str | int | float, field: str = "rate") -> int:
-    """kB/s in `text`, such as '717 GB/s'. Raises `InputError` if it is no rate or is not positive."""
+    """kB/s in `text`, such as '717 GB/s'. Raises `InputError` if it is no rate, is not positive or rounds to 0."""
     rate = _parse(text, field, "rate", _RATE_KBS)
     if rate == 0:
         raise InputError(_TOO_SMALL["rate"], field=field, value=text, allowed=_SPELLING["rate"])
@@ -67,7 +67,11 @@ def _parse(text: str | int | float, field: str, kind: str, scales: dict[str, int
     if not math.isfinite(amount) or amount > 2**62:
         reason = f"must be at most 2^62 {next(iter(scales))}"
         raise InputError(reason, field=field, value=text, allowed=allowed)
-    return round(amount)
+    whole = round(amount)
+    if amount > 0 and whole == 0:
+        reason = f"is too small to count: the smallest {kind} is 1 {next(iter(scales))}"
+        raise InputError(reason, field=field, value=text, allowed=allowed)
+    return whole
 
 
 def _meant(number: str, unit: str, scales: dict[str, int]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import program as p
-from .activity import compute_by_lane, tensor_lanes
+from .activity import main_loops_by_lane, tensor_lanes
 
 if TYPE_CHECKING:
     from .topology import Fabric
@@ -55,7 +55,9 @@ def without_latency(fabric: Fabric) -> Fabric:
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of the makespan. `what` is compute, busy, other, stall, wait, before or after; a wait has a `cause`."""
+    """A stretch of the makespan. `what` is compute (main loops), busy, other, stall, wait, before or after; a wait has a
+    `cause`.
+    """
 
     what: str
     ps: int
@@ -63,7 +65,7 @@ class Part:
 
 
 def remainder(trace: Trace) -> list[Part]:
-    """The makespan as the time of the Tensor Core lane that computes most, so that its compute is a lower bound.
+    """The makespan as the time of the Tensor Core lane with the longest main loops, so that they are a lower bound.
 
     Parts add up to the makespan to the last picosecond; empty ones are left out. Without Tensor Core lanes, of the lane of
     any role that is busy longest, with all of that as one part. An empty program has no parts.
@@ -71,7 +73,7 @@ def remainder(trace: Trace) -> list[Part]:
     totals, lanes = trace.outcome.lanes, tensor_lanes(trace)
     if not len(totals):
         return []
-    work = np.where(lanes, compute_by_lane(trace), -1) if lanes.any() else totals["busy_ps"]
+    work = np.where(lanes, main_loops_by_lane(trace), -1) if lanes.any() else totals["busy_ps"]
     busiest = int(np.argmax(work))
     mine, start = totals[busiest], int(trace.program.lanes["start_ps"][busiest])
     compute = int(work[busiest])

@@ -1,11 +1,14 @@
-"""What every policy of a fused kernel checks of itself."""
+"""What every policy of a fused kernel checks of itself, and with the machine that it is to run on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 
 def check_policy(policy: Any, names: Sequence[str], least: Mapping[str, int]) -> None:
@@ -19,3 +22,12 @@ def check_policy(policy: Any, names: Sequence[str], least: Mapping[str, int]) ->
         value = getattr(policy, field)
         if value is not None and value < lowest:
             raise InputError("is too small", field=field, value=value, allowed=f"{lowest} or more")
+
+
+def check_fits(machine: Machine, ranks: int, reserved_sms: int) -> None:
+    """Refuse more `ranks` than the machine has GPUs, and a policy that reserves all SMs of a GPU."""
+    if ranks > machine.gpus:
+        raise InputError("more than GPUs", field="ranks", value=ranks, allowed=f"1 to {machine.gpus}")
+    if reserved_sms >= machine.sms:
+        allowed = f"1 to {machine.sms - 1}"
+        raise InputError("leaves no SM to compute", field="reserved_sms", value=reserved_sms, allowed=allowed)

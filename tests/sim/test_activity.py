@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from xstage.scenarios.loader import load
 from xstage.sim import activity
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
@@ -38,9 +39,28 @@ def trace():
 
 def test_tensor_cores_count_their_computation_and_no_other_lane(trace):
     assert list(activity.tensor_lanes(trace)) == [True, False]
-    assert list(activity.compute_by_lane(trace)) == [8 * US, 0]
+    assert list(activity.compute_by_lane(trace)) == list(activity.main_loops_by_lane(trace)) == [8 * US, 0]
     assert activity.tensor_core_use_pct(trace) == pytest.approx(100 * 8 * US / trace.makespan_ps)
     assert_allclose(activity.tile_compute_us(trace, "l2"), [4, 4])
+
+
+@pytest.mark.parametrize("readiness", ["block", "k_block"])
+def test_main_loops_of_math_warps_are_counted_without_their_epilogues(readiness):
+    """In clusters, with a ring, and with waits between the parts of a main loop."""
+    workload = {"kind": "megamoe", "gpus": 2, "hidden": 1024, "intermediate": 512, "experts": 4, "topk": 2, "tokens": 512,
+                "numbers": "w8a8", "policy": {"name": "lag", "lag": 1, "group": 1, "readiness": readiness}}  # fmt: skip
+    scenario = {"question": "?", "workload": workload, "granule": "8 KiB"}
+
+    def counted(floor):
+        overrides = {"compute.sms": 16, "compute.epilogue_floor": floor}
+        found = load(scenario | {"machine": {"base": "hgx-h100", "overrides": overrides}})
+        trace = simulate(found.program(), found.fabric(), trace="summary")
+        assert trace.program.meta["kernel"]["cluster"] == 2 and trace.program.meta["ring_m_blocks"]
+        return activity.compute_by_lane(trace).sum(), activity.main_loops_by_lane(trace).sum()
+
+    short, long = counted("10 us"), counted("20 us")
+    assert long[0] > 1.5 * short[0]
+    assert long[1] == short[1] > 0
 
 
 def test_the_mean_of_a_timeline_is_the_use_of_the_whole_run(trace):

@@ -60,6 +60,7 @@ def test_a_deadlock_names_the_lane_the_counter_and_what_is_missing(engine: Any) 
     with pytest.raises(DeadlockError) as caught:
         simulate(program, FABRIC, engine=engine)
     text = str(caught.value)
+    assert text.startswith("1 lane can never go on:\n")
     assert "lane 0 (GPU 0, SM 7, epilogue)" in text
     assert "counter 0 (inputs) is 1, needs 3: 2 missing" in text
 

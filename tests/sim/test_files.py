@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -24,6 +25,28 @@ def test_what_goes_wrong_while_writing_is_not_disguised(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk is full"), write_whole(tmp_path / "answer.csv"):
         raise OSError("the disk is full")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_symbolic_link_stays_and_what_it_leads_to_is_written_whole(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("there.csv", "new.csv"):
+        (tmp_path / f"link to {name}").symlink_to(f"folder/{name}")
+    (tmp_path / "folder" / "there.csv").write_text("old")
+    for name in ("there.csv", "new.csv"):
+        link = tmp_path / f"link to {name}"
+        check_output(link, "--trace", (".csv",))
+        with write_whole(link) as temporary:
+            temporary.write_text("new")
+        assert link.is_symlink() and (tmp_path / "folder" / name).read_text() == "new"
+    assert len(list((tmp_path / "folder").iterdir())) == 2
+
+
+def test_a_pipe_and_a_circle_of_links_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.html")
+    (tmp_path / "circle.html").symlink_to("circle.html")
+    for name, said in (("pipe.html", "is no file of a disk"), ("circle.html", "cannot be written: Too many levels")):
+        with pytest.raises(InputError, match=said):
+            check_output(tmp_path / name, "--report", (".html",))
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.execute import simulate
-from xstage.sim.in_place import with_rows_in_place
-from xstage.sim.layers import MoeKernel, kernel_times_ps
+from xstage.sim.layers import MoeKernel, kernel_length
 from xstage.sim.routing import balanced
 from xstage.sim.schedules import megamoe
 from xstage.sim.schedules.megamoe import POLICIES, MegaMoe
+from xstage.sim.schedules.megamoe.in_place import with_rows_in_place
 
 SHAPE = MegaMoe(2048, 512, 16, 2, 256, ranks=4, numbers="w8a8")
 ROUTING = balanced(4, 256, 2, 16, np.random.default_rng(0))
@@ -18,7 +18,7 @@ MACHINES = [(name, how) for name, hows in (("hgx-b200", ("unfused", "expert_wave
 
 def times(machine, policy, **changes):
     work = MoeKernel(SHAPE, POLICIES[policy](), ROUTING)
-    return kernel_times_ps(load_machine(machine, changes), work, 2048)
+    return kernel_length(load_machine(machine, changes), work, 2048)[:2]
 
 
 @pytest.mark.parametrize("machine, policy", MACHINES)
@@ -65,5 +65,5 @@ def test_two_of_four_launch_gaps_are_communication(machine):
 def test_one_rank_has_nobody_to_communicate_with(policy):
     alone = MegaMoe(2048, 512, 16, 2, 256, ranks=1, numbers="w8a8")
     routing = balanced(1, 256, 2, 16, np.random.default_rng(0))
-    took, in_place = kernel_times_ps(load_machine("hgx-b200"), MoeKernel(alone, POLICIES[policy](), routing))
+    took, in_place, _ = kernel_length(load_machine("hgx-b200"), MoeKernel(alone, POLICIES[policy](), routing))
     assert took == in_place

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from xstage.scenarios.layers import block
+from xstage.scenarios.layers import BLOCKS, block, block_policies, expert_numbers
+from xstage.scenarios.loader import load
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
-from xstage.sim.layers import Elementwise, Exchange, Kernel, kernel_times_ps, simulate_block
+from xstage.sim.layers import Elementwise, Exchange, Kernel, kernel_length, simulate_block
 
 H100, B200 = load_machine("hgx-h100"), load_machine("hgx-b200")
 GRANULE = 16384
@@ -14,7 +15,7 @@ COPY = Elementwise(100_000_000)
 
 
 def test_kernels_of_one_stream_run_one_after_the_other():
-    one, _ = kernel_times_ps(H100, COPY)
+    one = kernel_length(H100, COPY).time_ps
     result = simulate_block(H100, [Kernel("a", COPY), Kernel("b", COPY, after=())])
     assert [kernel.start_ps for kernel in result.kernels] == [0, one]
     assert (result.total_ps, result.exposed_ps) == (2 * one, 0)
@@ -23,9 +24,9 @@ def test_kernels_of_one_stream_run_one_after_the_other():
 
 def test_a_collective_on_its_own_stream_is_exposed_as_far_as_nothing_hides_it():
     """An exchange of 8.76 MB takes 16.6 + 100 us at 87.6 GB/s."""
-    copy, _ = kernel_times_ps(H100, COPY)
-    exchange = Exchange(8_760_000)
-    assert kernel_times_ps(H100, exchange) == (116_600_000, 0)
+    copy = kernel_length(H100, COPY).time_ps
+    exchange = Exchange(8_760_000, ranks=8)
+    assert kernel_length(H100, exchange)[:2] == (116_600_000, 0)
     hidden = simulate_block(
         H100,
         [
@@ -41,6 +42,16 @@ def test_a_collective_on_its_own_stream_is_exposed_as_far_as_nothing_hides_it():
         H100, [Kernel("a", COPY), Kernel("send a", exchange), Kernel("b", COPY), Kernel("c", COPY)]
     )
     assert in_turn.exposed_ps == 116_600_000
+
+
+def test_a_collective_takes_the_links_that_there_are():
+    """Of 16 ranks on 2 nodes, 8 of 15 parts of 9.95 MB leave by an interface of 5 GB/s, of which duplex leaves 4.95."""
+    rails = load_machine("hgx-h100-rails", {"interconnect.nic_rate": "5 GB/s"})
+    time_ps, alone_ps, _ = kernel_length(rails, Exchange(9_953_280, ranks=16))
+    assert time_ps == pytest.approx(16.6e6 + 9_953_280 * 8 / 15 / 4.95e9 * 1e12, rel=1e-6)
+    assert alone_ps == 0
+    within_a_node = kernel_length(rails, Exchange(9_953_280, ranks=8))[0]
+    assert within_a_node == pytest.approx(16.6e6 + 9_953_280 / 87.6e9 * 1e12, rel=1e-6)
 
 
 def test_shares_add_up_where_nothing_overlaps():
@@ -87,9 +98,27 @@ def test_deepseek_v3_has_a_shared_expert_that_every_token_passes():
     work = kernels[-1].work
     assert (work.shape.experts, work.shape.topk, work.shape.shared_experts) == (256, 8, 1)
     without = replace(work, shape=replace(work.shape, shared_experts=0))
-    with_it, less = (kernel_times_ps(B200, one, GRANULE)[0] for one in (work, without))
+    with_it, less = (kernel_length(B200, one, GRANULE)[0] for one in (work, without))
     assert with_it - less > 15e6
     assert block("dit-moe", tokens=512)[-1].work.shape.shared_experts == 0
+
+
+@pytest.mark.parametrize(("model", "numbers"), [("deepseek-v3", "w8a8"), ("dit-moe", "w4a8")])
+def test_experts_have_the_numbers_that_their_model_is_released_in(model, numbers):
+    assert block(model, tokens=512)[-1].work.shape.numbers == numbers == expert_numbers(model)
+
+
+@pytest.mark.parametrize("model", BLOCKS)
+def test_every_model_that_is_named_has_a_block_under_each_of_its_policies(model):
+    for policy in block_policies(model):
+        assert block(model, policy, gpus=4, tokens=512)
+
+
+def test_experts_run_under_the_policies_that_a_megamoe_workload_has():
+    mine = load(
+        {"question": "?", "machine": "hgx-b200", "workload": {"kind": "megamoe", "model": "dit-moe", "tokens": 64}}
+    )
+    assert set(block_policies("dit-moe")) == set(mine.policies())
 
 
 def test_an_empty_block_takes_no_time():
@@ -101,9 +130,10 @@ def test_blocks_that_make_no_sense_are_refused():
         simulate_block(H100, [Kernel("a", COPY), Kernel("a", COPY)])
     with pytest.raises(InputError, match="after = 'b': of a does not come before it"):
         simulate_block(H100, [Kernel("a", COPY, after=("b",)), Kernel("b", COPY)])
-    with pytest.raises(InputError, match="model = 'minimax-h3': has no block"):
-        block("minimax-h3")
-    with pytest.raises(InputError, match=r"model = 'wan-41b': is no known model; did you mean 'wan-14b'\?"):
+    with pytest.raises(InputError, match=r"model = 'wan-41b': is no model with a block; did you mean 'wan-14b'\?"):
         block("wan-41b")
+    with pytest.raises(InputError, match="model = 'minimax-h3': is no model with a block") as refused:
+        block_policies("minimax-h3")  # a model of attention workloads
+    assert "minimax-h3" not in refused.value.allowed
     with pytest.raises(InputError, match="policy = 'fast': is unknown"):
         block("deepseek-v3", "fast")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,16 @@ def test_what_is_saved_loads_equal_and_has_the_same_bytes_each_time(tmp_path: Pa
         assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
+def test_a_group_may_have_any_number_of_lanes() -> None:
+    """More than the 64 arrays that NumPy broadcasts at once, three of a lane and three of its group."""
+    b = ProgramBuilder(n_gpus=1)
+    seats = [Seat("mma", sm=np.arange(2), start_ps=lane) for lane in range(200)]
+    b.groups(gpu=0, plan=b.plan(), seats=seats)
+    lanes = b.build().lanes
+    assert lanes["sm"].tolist() == [0] * 200 + [1] * 200
+    assert lanes["start_ps"].tolist() == [*range(200)] * 2
+
+
 @pytest.mark.parametrize("kept", [0, 10, 200, -40])
 def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "whole.npz"
@@ -66,6 +77,20 @@ def test_a_file_that_is_missing_or_no_program_is_refused(tmp_path: Path) -> None
     np.savez(tmp_path / "other.npz", values=np.arange(3))
     with pytest.raises(ProgramError, match="not a whole Program"):
         Program.load(tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize(
+    "header", [{"roles": 5}, {"roles": "mma"}, {"roles": [[1]]}, {"phases": None}, {"meta": 5}, {"n_gpus": "2"}]
+)
+def test_a_file_whose_header_was_changed_by_hand_is_refused(tmp_path: Path, header: dict[str, Any]) -> None:
+    path = tmp_path / "program.npz"
+    two_lane_program([STORE]).save(path)
+    with np.load(path) as file:
+        tables = {name: file[name] for name in file.files}
+    written = json.loads(str(tables.pop("header")))
+    np.savez(path, header=np.array(json.dumps(written | header)), **tables)
+    with pytest.raises(ProgramError, match=r"its header lacks one of|roles: a name is no text"):
+        Program.load(path)
 
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ import pytest
 from xstage.sim import topologies
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
-from xstage.sim.program import LOAD, STORE, Program
+from xstage.sim.program import LOAD, SIGNAL, STORE, Program
 from xstage.sim.program_builder import ProgramBuilder, Seat
 from xstage.sim.routes import chosen_paths, fabric_of
-from xstage.sim.topology import Fabric, direct, mirrored, switch
+from xstage.sim.topology import Fabric, StageParameters, direct, mirrored, switch
 from xstage.sim.traffic import (
     all_to_all,
     bisection,
@@ -264,3 +264,38 @@ def test_a_multicast_forks_behind_its_egress_and_each_copy_walks_its_own_route()
         assert {name: size for name, size in carried.items() if size} == {
             "egress 0": 4096, "link 0>1": 8192, "link 1>2": 4096, "ingress 1": 4096, "ingress 2": 4096,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+def test_the_largest_signal_takes_the_time_of_its_bytes(engine: str) -> None:
+    """One that is larger could overflow the times of one engine and not of the other."""
+    largest = 2**31 - 1
+    fabric = switch(2, R, StageParameters(1024, 2**31, 2**31, signal_bytes=largest))
+    builder = ProgramBuilder(2)
+    counter = builder.counters(home=[1], cause="peer")
+    task = builder.tasks(builder.op_list([{"kind": SIGNAL, "counter": counter, "count": 1}]), 1)
+    builder.groups(gpu=0, plan=builder.plan([], [builder.queue([int(task)])]), seats=[Seat("sender")])
+    assert simulate(builder.build(), fabric, engine=engine).makespan_ps == -(-largest * 10**9 // R)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"signal_bytes": 2**31}, "signal_bytes = 2147483648: is too large"),
+        ({"request_permille": 1001}, "request_permille = 1001: is too large"),
+        ({"request_permille": 1.5}, "request_permille = 1.5: must be whole"),
+        ({"latency_ps": 1.5}, "latency_ps = 1.5: must be whole"),
+        ({"granule_bytes": 2**70}, "granule_bytes = 1180591620717411303424: must be whole, in 64 bits"),
+    ],
+)
+def test_numbers_of_a_fabric_that_its_engines_could_not_agree_on_are_refused(
+    numbers: dict[str, int], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        switch(2, R, replace(ROOMY, **numbers))
+
+
+def test_an_array_of_fractions_is_refused() -> None:
+    fabric = switch(2, R, ROOMY)
+    with pytest.raises(InputError, match="latency_ps = 'an array of float64': must be whole"):
+        replace(fabric, latency_ps=fabric.latency_ps + 0.5)

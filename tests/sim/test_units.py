@@ -74,6 +74,25 @@ def test_a_rate_that_is_not_positive_is_refused(rate: str) -> None:
         parse_rate(rate)
 
 
+@pytest.mark.parametrize(
+    ("parse", "text", "smallest"),
+    [
+        (parse_size, "0.4 B", "the smallest size is 1 B"),
+        (parse_time, "0.4 ps", "the smallest time is 1 ps"),
+        (parse_time, "1e-20 us", "the smallest time is 1 ps"),
+        (parse_rate, "0.4 kB/s", "the smallest rate is 1 KB/s"),
+    ],
+)
+def test_what_would_round_to_nothing_is_refused(parse: Callable[[object], int], text: str, smallest: str) -> None:
+    with pytest.raises(InputError, match=f"{re.escape(text)}.*is too small to count: {smallest}"):
+        parse(text)
+
+
+@pytest.mark.parametrize(("parse", "text"), [(parse_size, "0 B"), (parse_time, "0.0 us"), (parse_time, "-0 us")])
+def test_nothing_is_a_size_and_a_time(parse: Callable[[object], int], text: str) -> None:
+    assert parse(text) == 0
+
+
 def test_what_is_too_large_is_told_the_most_that_it_may_be() -> None:
     with pytest.raises(InputError, match=r"must be at most 2\^62 ps"):
         parse_time("1e9 s")

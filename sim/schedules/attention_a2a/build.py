@@ -27,6 +27,7 @@ from ...program import ACQUIRE, COMPUTE, NO_COUNTER, NO_QUEUE, RELEASE, STORE, U
 from ...program_builder import ProgramBuilder, Seat
 from ..launch import starts_by_rank
 from ..op_variants import OpVariants, op_variants, runs_by_seat
+from ..policy import check_fits
 from ..size_limit import check_ops
 from ..store_parts import store_parts
 from .cost import AttentionCosts, attention_flops, family_of, tile_times
@@ -50,11 +51,7 @@ def build(machine: Machine, shape: Attention, policy: Policy, starts_ps: Sequenc
 
     Raises `InputError` if the machine lacks a number, has too few GPUs, or the policy reserves all its SMs.
     """
-    if shape.ranks > machine.gpus:
-        raise InputError("more than GPUs", field="ranks", value=shape.ranks, allowed=f"1 to {machine.gpus}")
-    if policy.reserved_sms >= machine.sms:
-        allowed = f"1 to {machine.sms - 1}"
-        raise InputError("leaves no SM to compute", field="reserved_sms", value=policy.reserved_sms, allowed=allowed)
+    check_fits(machine, shape.ranks, policy.reserved_sms)
     return _Schedule(machine, shape, policy, starts_by_rank(starts_ps, shape.ranks)).build()
 
 

@@ -113,7 +113,8 @@ class Policy:
     receiver; with a causal mask it gives up the order of longest tiles first. `own_staging` gives the output a buffer of
     its own, so that a store may last for the whole next tile (a changed FA3; FA4 has it).
     The terms of `serial` are the machine's if left out: `launch_ps` and `a2a_kbs` from its interconnect, and no separate
-    permutation (`permute_kbs`: bytes of the whole local output, read and written once), which `a2a_kbs` then contains.
+    permutation (`permute_kbs`: bytes of the whole local output, read and written once), which `a2a_kbs` then contains. An
+    All-to-All passes the ports of the GPUs, and is no faster than they drain a scatter.
     """
 
     name: PolicyName = "piggyback"

@@ -1,19 +1,22 @@
 """MegaMoE: expert-parallel dispatch, two GEMMs and combine in one kernel, as a Program.
 
 shape.py       what is computed, and the policies
-kernel.py      tiles and clusters of the kernel that runs it
+rules.py, rules_sm90.py   what the public kernels choose for themselves
+kernel.py      tiles and clusters of the kernel that runs it; grouped_gemm.py what is special where kernels are separate
 blocks.py      the m-blocks of a rank
 order.py       the order of tiles under each policy, and its ring
-tiles.py       tile tasks, and how groups take them
+tiles.py       tile tasks, and how groups take them; links.py the counters that hold them together
 pull.py, returns.py, unfused.py   what moves rows
 collective.py, combine.py, flags.py   barriers, and what follows the last one
+emit.py        repeated runs of ops, for all of these
 size.py        how many ops that will be
 build.py       all of it together
+counts.py, memory.py   FLOPs and bytes of HBM of a call
 departure.py   how far the order that ran departs from the nominal one
+in_place.py    the same call with nothing that travels
 l2_tiles.py    spans and stalls of L2 tiles, as an instrumented kernel measures them
 
-Source: the public kernels of https://github.com/deepseek-ai/DeepGEMM; see ..megamoe_rules and ..megamoe_rules_sm90 for
-their choices.
+Source: the public kernels of https://github.com/deepseek-ai/DeepGEMM; see rules.py and rules_sm90.py for their choices.
 """
 
 from .build import build as build

@@ -1,8 +1,10 @@
 """The Program of one MegaMoE call: counts, barrier, pull, L1, L2 with its scatter, barrier, combine.
 
-All ranks are simulated, or one against its mirror image (`ranks="symmetric"`): GPU 0 runs rank 0, GPU 1 stands for all
-others. Run the latter on `topology.mirrored(fabric)`, where both directions share GPU 0's egress and one ingress, so that
-what the peers would pull from rank 0 and store to it competes with its own traffic as in the whole run.
+All ranks are simulated, or one against its mirror image (`ranks="symmetric"`): GPU 0 runs the busiest rank, GPU 1 stands
+for all others. A call ends with its slowest rank, which is about the one with the most m-blocks: ranks with equally many
+rows differ in them, as a last block is computed whole. Run it on `topology.mirrored(fabric)`, where both directions share
+GPU 0's egress and one ingress, so that what the peers would pull from the rank and store to it competes with its own
+traffic as in the whole run.
 """
 
 from __future__ import annotations
@@ -21,11 +23,10 @@ from ...pools import Pools, pools
 from ...program import Program
 from ...program_builder import ProgramBuilder
 from ...routing import Routing
-from ..megamoe_counts import flops
-from ..megamoe_rules import Release
 from .blocks import blocks_of
 from .collective import Receivers, add_collective
 from .combine import rows_to_combine
+from .counts import flops
 from .departure import nominal_hits_pct
 from .flags import Flags, left_of
 from .kernel import Kernel, WaveTile, choose
@@ -34,6 +35,7 @@ from .memory import memory_bytes
 from .order import check_rings, order_of
 from .pull import add_pull, batch_that_fits
 from .returns import pieces_of, returns_of
+from .rules import Release
 from .shape import Interleaved, MegaMoe, Policy, Ranks, Split, Unfused, policy_name
 from .tiles import Rank, add_tiles
 from .unfused import add_return
@@ -74,12 +76,13 @@ def build(
     kernel = choose(machine, shape, policy, release, swap_ab, tile)
     if ranks == "symmetric":
         _check_alike(rows, shape)
-        gpu_of_rank, simulated, receivers = np.minimum(np.arange(shape.ranks), 1), [0], [min(1, shape.ranks - 1)]
+        simulated, receivers = [_busiest(rows, kernel)], [min(1, shape.ranks - 1)]
+        gpu_of_rank = (np.arange(shape.ranks) != simulated[0]).astype(np.int64)
     else:
         gpu_of_rank = np.arange(shape.ranks)
         simulated, receivers = list(range(shape.ranks)), list(range(shape.ranks))
     n_gpus = int(gpu_of_rank.max()) + 1
-    blocks = [blocks_of(rows, kernel, shape, rank, rank, gpu_of_rank, n_gpus) for rank in simulated]
+    blocks = [blocks_of(rows, kernel, shape, rank, int(gpu_of_rank[rank]), gpu_of_rank, n_gpus) for rank in simulated]
     orders = [order_of(kernel, shape, policy, release, mine) for mine in blocks]
     check_rings(kernel, list(zip(orders, blocks, strict=True)))
     kernel = replace(kernel, publish_rows=batch_that_fits(kernel, policy, list(zip(orders, blocks, strict=True))))
@@ -160,7 +163,7 @@ def _check(shape: MegaMoe, routing: Routing, ranks: str, starts_ps: Sequence[int
 
 
 def _check_alike(rows: Pools, shape: MegaMoe) -> None:
-    """A mirror stands for the other ranks only if they do the same as rank 0."""
+    """A mirror stands for the other ranks only if they do about the same."""
     if shape.tokens < LEAST_SYMMETRIC_TOKENS:
         raise InputError(
             "is too few for ranks: symmetric",
@@ -177,6 +180,12 @@ def _check_alike(rows: Pools, shape: MegaMoe) -> None:
             value=round(ratio, 3),
             allowed=f"at most {LARGEST_IMBALANCE}, or ranks: all",
         )
+
+
+def _busiest(rows: Pools, kernel: Kernel) -> int:
+    """The rank with the most m-blocks; of several that with the most rows, and the first of these."""
+    m_blocks = rows.m_blocks(kernel.block_m).reshape(rows.placement.n_ranks, -1).sum(axis=1)
+    return int(np.lexsort((-rows.rows_per_rank, -m_blocks))[0])
 
 
 def _rank_load(routing: Routing, placed: Placement) -> dict[str, object]:

@@ -68,23 +68,23 @@ class Flags:
         if not self.experts:
             return []
         counters = self.counters(np.arange(len(self.arrivals)))
-        tokens = self._of_tokens(shape, routing, placed, len(ranks))
+        tokens = self._of_tokens(shape, routing, placed, [rank.blocks.rank for rank in ranks])
         return [
             Done(_left(rank), _busy(rank), flags, counters + gpu, self.arrivals[:, gpu], self.last)
             for rank, flags, gpu in zip(ranks, tokens, receivers, strict=True)
         ]
 
-    def _of_tokens(self, shape: MegaMoe, routing: Routing, placed: Placement, n_ranks: int) -> list[Ints]:
+    def _of_tokens(self, shape: MegaMoe, routing: Routing, placed: Placement, ranks: Sequence[int]) -> list[Ints]:
         """Flags of the tokens of each simulated rank, [ranks] of [tokens, experts]; -1 where masked.
 
         One rank that stands for all takes the experts of the others for its own.
         """
-        replica = placed.choose_replica(routing.topk[:n_ranks]).astype(np.int64)
+        replica = placed.choose_replica(routing.topk)[ranks].astype(np.int64)
         owner, mine = np.divmod(replica, placed.replicas_per_rank)
-        owner = owner if n_ranks > 1 else np.zeros_like(owner)
+        owner = owner if len(ranks) > 1 else np.zeros_like(owner)
         flags = np.where(replica >= 0, self.of_experts(0, owner * self.experts + shape.shared_experts + mine), -1)
         shared = np.broadcast_to(np.arange(shape.shared_experts), (shape.tokens, shape.shared_experts))
-        return [np.concatenate([flags[i], self.of_experts(i, shared)], axis=1) for i in range(n_ranks)]
+        return [np.concatenate([flags[i], self.of_experts(i, shared)], axis=1) for i in range(len(ranks))]
 
 
 def left_of(builder: ProgramBuilder, kernel: Kernel, receiver: int) -> Ints | None:

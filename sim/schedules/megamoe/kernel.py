@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...tile_cost import needed
-from .. import megamoe_rules as rules
-from .. import megamoe_rules_sm90 as rules_sm90
-from . import grouped_gemm
+from . import grouped_gemm, rules, rules_sm90
 from .shape import Alternating, ExpertWave, GroupedGemm, Lag, MegaMoe, Policy, Split, Unfused, policy_name
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from .. import megamoe_rules as rules
-from .. import megamoe_rules_sm90 as rules_sm90
+from . import rules, rules_sm90
 from .blocks import Blocks
 from .kernel import Kernel, split_of
 from .shape import Alternating, ExpertWave, Interleaved, Lag, MegaMoe, Policy, Split

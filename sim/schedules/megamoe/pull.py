@@ -23,7 +23,7 @@ from ...errors import InputError
 from ...program import COMPUTE, LOAD, SIGNAL, WAIT
 from ...program_builder import ProgramBuilder, Seat
 from ...tile_cost import needed
-from .. import megamoe_rules_sm90 as rules
+from . import rules_sm90 as rules
 from .blocks import Blocks, Ints
 from .emit import Op, op_rows
 from .kernel import Kernel

@@ -46,7 +46,7 @@ def returns_of(
     local: bool = False,
     asynchronous: bool = False,
 ) -> Returns:
-    """Scatters of `elements` neighbouring elements of every row, dealt from a start that turns with rank and step.
+    """Scatters of `elements` neighbouring elements of every row, dealt from a start that turns with GPU and step.
 
     `local` keeps everything on the GPU (separate kernels return rows later). T_iss0 is paid once for a tile, in proportion
     to the bytes of its steps, unless stores are `asynchronous`.
@@ -56,9 +56,7 @@ def returns_of(
         kept = np.zeros_like(counts)
         kept[:, :, blocks.gpu] = counts.sum(axis=2)
         counts, visible = kept, np.full_like(visible, NONE)
-    row = _scatters(
-        builder, counts, shape.return_bytes(elements), blocks.rank + 1 + np.arange(counts.shape[1])[:, None]
-    )
+    row = _scatters(builder, counts, shape.return_bytes(elements), blocks.gpu + 1 + np.arange(counts.shape[1])[:, None])
     size = counts.sum(axis=2) * shape.return_bytes(elements)
     whole = size.sum(axis=1, keepdims=True)
     until = np.cumsum(size, axis=1)
@@ -98,7 +96,7 @@ def pieces_of(builder: ProgramBuilder, shape: MegaMoe, blocks: Blocks, sms: int)
     block = np.searchsorted(block_ends, first, side="right")
     sent = np.zeros((blocks.n_blocks, n_gpus), dtype=np.int64)
     np.add.at(sent, block, counts[:, 0] > 0)
-    start = blocks.rank + 1 + np.arange(len(first))[:, None, None]
+    start = blocks.gpu + 1 + np.arange(len(first))[:, None, None]
     target = _scatters(builder, counts, shape.return_bytes(shape.hidden), start)[:, 0]
     return Pieces(block, rows, np.searchsorted(shares, first, side="right") - 1, target, sent)
 

@@ -111,7 +111,7 @@ class MegaMoe:
         return elements * bits // 8 + (elements // group if group else 0)
 
 
-# Policies. None means: as the public kernel chooses (megamoe_rules).
+# Policies. None means: as the public kernel chooses (rules.py).
 
 
 @dataclass(frozen=True)

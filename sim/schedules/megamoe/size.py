@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..megamoe_rules import Release
 from ..size_limit import check_ops
 from .kernel import Kernel, choose
+from .rules import Release
 from .shape import MegaMoe, Policy, Ranks
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from ... import tile_cost
 from ...program import ACQUIRE, COMPUTE, RELEASE, SIGNAL, STORE, UNTIL_EXHAUSTED, WAIT
 from ...program_builder import ProgramBuilder, Seat
 from ...routing import stable_order
-from ..megamoe_rules_sm90 import K_BLOCK
 from .blocks import Blocks
 from .emit import Op, op_rows
 from .kernel import Kernel
 from .links import NONE, Links, part_of_tile, tiles_of_part
 from .order import Order, Tiles
 from .returns import Returns
+from .rules_sm90 import K_BLOCK
 from .shape import MegaMoe
 
 if TYPE_CHECKING:

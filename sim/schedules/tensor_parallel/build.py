@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ...errors import InputError
 from ...program_builder import ProgramBuilder
 from ..launch import starts_by_rank
+from ..policy import check_fits
 from ..size_limit import check_ops
 from .gather import Gather
 from .gemm import Gemm
@@ -28,11 +28,7 @@ def build(machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Se
 
     Raises `InputError` if the machine lacks a number, has too few GPUs, or the policy reserves all its SMs.
     """
-    if shape.ranks > machine.gpus:
-        raise InputError("more than GPUs", field="ranks", value=shape.ranks, allowed=f"1 to {machine.gpus}")
-    if policy.reserved_sms >= machine.sms:
-        allowed = f"1 to {machine.sms - 1}"
-        raise InputError("leaves no SM to compute", field="reserved_sms", value=policy.reserved_sms, allowed=allowed)
+    check_fits(machine, shape.ranks, policy.reserved_sms)
     n_tiles = -(-shape.m // shape.block_m) * -(-shape.local_n // shape.block_n) * shape.ranks
     check_ops(OPS_OF_TILE * n_tiles, "m x n", f"{shape.m} x {shape.n}")
     if policy.name == "reshaped":

@@ -92,7 +92,8 @@ class TensorParallel:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that leave one rank.
+        """Bytes that leave one rank of a fused kernel. The collective of `serial` is another: unless the switch adds up, it
+        sends to each rank its own, and an AllReduce in two rounds, as two_shot does.
 
         gemm_rs (P-1)/P m n 2; ag_gemm (P-1)/P m k 2, or m k 2 / P with multicast, which leaves once; gemm_ar on average over
         the ranks, as whole tiles have one owner: two_shot 2 (P-1)/P m n 2, multicast and one_shot m n 2, in_switch the
@@ -112,7 +113,7 @@ class TensorParallel:
 
     @property
     def bytes_received(self) -> int:
-        """Bytes that reach one rank, on average.
+        """Bytes that reach one rank of a fused kernel, on average.
 
         As sent without multicast; (P-1) m n 2 for one_shot, 2 (P-1)/P m n 2 for multicast and (P-1)/P m n 2 for in_switch.
         """
@@ -140,7 +141,7 @@ class Policy:
     `own_staging` gives the output a buffer of its own in any policy, where it lies over inputs otherwise (SM90).
 
     `launch_ps` and `collective_kbs` of `serial` are the machine's `collective_launch` and `ring_rate` if left out
-    (`all_reduce_rate` for in_switch).
+    (`all_reduce_rate` for in_switch). A collective passes the ports of the GPUs, and is no faster than they drain a scatter.
     """
 
     name: PolicyName = "fused"

@@ -14,8 +14,8 @@ from xstage.sim.placement import Placement
 from xstage.sim.pools import pools
 from xstage.sim.program import Program
 from xstage.sim.program_builder import ProgramBuilder
-from xstage.sim.schedules import megamoe_rules_sm90 as rules
 from xstage.sim.schedules.megamoe import ExpertWave, Lag, MegaMoe, Policy, Split, Unfused, build
+from xstage.sim.schedules.megamoe import rules_sm90 as rules
 from xstage.sim.schedules.megamoe.combine import Done, add_early_combine, rows_to_combine
 from xstage.sim.schedules.megamoe.kernel import choose
 from xstage.sim.schedules.megamoe.pull import ARRIVED, ASK, KEEP, PUBLISH, PUBLISH_FIRST, steps_of_warp

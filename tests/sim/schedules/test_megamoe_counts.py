@@ -2,7 +2,7 @@
 
 import pytest
 from xstage.sim.schedules.megamoe import MegaMoe
-from xstage.sim.schedules.megamoe_counts import flops
+from xstage.sim.schedules.megamoe.counts import flops
 
 # https://github.com/deepseek-ai/DeepGEMM/pull/316: V4-Flash (H 4096, I 2048, 256 experts, k 6) on 8 SM100 GPUs, average
 # over the ranks: tokens a rank, time in us, TFLOPS.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xstage.sim.errors import InputError
-from xstage.sim.schedules.megamoe_rules import (
+from xstage.sim.schedules.megamoe.rules import (
     expected_rows_per_expert,
     experts_per_wave,
     lag_schedule,

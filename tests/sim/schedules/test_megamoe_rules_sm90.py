@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from xstage.sim.errors import InputError
-from xstage.sim.schedules.megamoe_rules import experts_per_wave
-from xstage.sim.schedules.megamoe_rules_sm90 import (
+from xstage.sim.schedules.megamoe.rules import experts_per_wave
+from xstage.sim.schedules.megamoe.rules_sm90 import (
     SplitSchedule,
     combines_early,
     fits_ring,

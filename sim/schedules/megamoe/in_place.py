@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .program import COMPUTE, LOAD, SIGNAL, WAIT
-from .program_index import expand
+from ...program import COMPUTE, LOAD, SIGNAL, WAIT
+from ...program_index import expand
 
 if TYPE_CHECKING:
-    from .program import Program
+    from ...program import Program
 
 Ops = np.ndarray[Any, np.dtype[np.int64]]
 

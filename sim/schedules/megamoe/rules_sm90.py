@@ -2,7 +2,7 @@
 
 Sources are files of https://github.com/deepseek-ai/DeepGEMM: the split kernels of pull request 383
 (`heuristics/sm90_mega_moe.hpp`), and the lag-ordered kernel of pull request 440 (`heuristics/sm90_fused_mega_moe.hpp`,
-`impls/sm90_fp8_fused_mega_moe.cuh`). Sizes as in `megamoe_rules`; load = T k / L, the rows that a rank receives for one of
+`impls/sm90_fp8_fused_mega_moe.cuh`). Sizes as in `rules`; load = T k / L, the rows that a rank receives for one of
 its experts if routing is balanced.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .megamoe_rules import experts_per_wave
+from .rules import experts_per_wave
 
 WAVE_BLOCK_M = 64
 LEAST_SMS_OF_HIGH_SM = 100

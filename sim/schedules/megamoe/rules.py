@@ -8,7 +8,7 @@ rank, k top-k, G SMs. L1 is the first GEMM (N = 2I, K = H), L2 the second (N = H
 Capacity is the tokens a rank for which buffers were made. Arguments are whole numbers; `InputError` if one is below its
 minimum (0 for tokens and rows, 1 for the rest) or does not divide.
 
-The other SM90 kernels are in `megamoe_rules_sm90`. Not modelled: NVFP4 and BF16 shared-memory layouts, shared experts.
+The other SM90 kernels are in `rules_sm90`. Not modelled: NVFP4 and BF16 shared-memory layouts, shared experts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ..errors import InputError
+from ...errors import InputError
 
 Release = Literal["pr304", "pr316", "june", "sept"]
 
