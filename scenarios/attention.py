@@ -134,7 +134,7 @@ class AttentionWorkload(Workload):
             "piggyback": PolicyChoice("the store of each tile goes to its owner at once", (staging, ROTATION)),
         }
 
-    def with_policy(self, name: str, parameters: Mapping[str, int | bool]) -> Self:
+    def with_policy(self, name: str, parameters: Mapping[str, int | bool | str]) -> Self:
         """As for every workload; what this one says about `rotation` goes for the other policy too."""
         kept = {"rotation": True} if name != "serial" and getattr(self.policy, "rotation", False) else {}
         return super().with_policy(name, kept | dict(parameters))

@@ -35,9 +35,9 @@ def attention_models() -> dict[str, AttentionModel]:
     return {row["name"]: _model(row) for row in model_rows("attention_models.csv")}
 
 
-def attention_model(name: str, field: str = "workload.model") -> AttentionModel:
-    """A model by name. Raises `InputError` for `field` with the closest name if there is none."""
-    return named(name, attention_models(), field)
+def attention_model(name: str) -> AttentionModel:
+    """A model by name. Raises `InputError` with the closest name if there is none."""
+    return named(name, attention_models())
 
 
 def _model(row: dict[str, str]) -> AttentionModel:

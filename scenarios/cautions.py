@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..sim import program as p
@@ -9,6 +10,8 @@ from ..sim.units import gbs
 from .loader import Resolved
 
 if TYPE_CHECKING:
+    from ..sim.layers import Kernel, KernelTime, Work
+    from ..sim.machine import Machine
     from ..sim.program import Program
     from ..sim.trace import Trace
 
@@ -21,8 +24,14 @@ PHASES = {"collective_rate": "a2a", "ring_rate": "collective", "all_reduce_rate"
 TENSOR_RATES = ("bf16_tflops", "fp8_tflops", "fp4_tflops")
 WIDE = 1.5
 """Credible values of a rate that lie further apart than this factor decide speedups, which lie around 1.2."""
+NOTABLE = 1.02
+"""A rate that is given as the links' own is above what they drain by what both directions at once cost, and nobody minds."""
 BUSY_PCT = 75
 """Up to here ranks of a whole run stay so close in step that one of them stands for all, to some percent."""
+ONE_RANK = (
+    f"one rank stands for all, and its busiest port is busy for over {BUSY_PCT} % of the time: ranks of a whole run "
+    "may fall out of step there, and take up to a quarter longer"
+)
 
 
 def cautions(resolved: Resolved, program: Program, trace: Trace | None = None) -> list[str]:
@@ -30,14 +39,41 @@ def cautions(resolved: Resolved, program: Program, trace: Trace | None = None) -
 
     `trace` is the run of the program: only a run tells how busy its ports were.
     """
+    workload, machine, changed = resolved.scenario.workload, resolved.machine, resolved.scenario.machine.overrides
+    rates = _rates_sent_at(resolved, program)
+    stay = _behind_changed_links(machine, changed, workload.gpus, workload.collective_rates())
     return [
         *_arbitration(resolved, program),
-        *_collectives(resolved, program),
-        *_assumed_rates(resolved, program),
-        *_other_sms(resolved),
+        *_unchanged_collectives(machine, changed, [name for name in stay if _uses(resolved, program, name)]),
+        *_assumed_rates(machine, workload.gpus, rates),
+        *_above_the_links(machine, workload.gpus, _rates_given(resolved, program, rates)),
+        *([] if workload.kind == "burst_train" else _other_sms(changed)),
         *_gpus_left_out(resolved),
-        *_across_nodes(resolved),
+        *(_across_nodes(machine, workload.gpus) if workload.kind == "megamoe" else []),
         *([] if trace is None else _one_rank_for_all(resolved, trace)),
+    ]
+
+
+def block_cautions(
+    machine: Machine, changed: Collection[str], gpus: int, kernels: Sequence[Kernel], times: Iterable[KernelTime]
+) -> list[str]:
+    """The same for a block of kernels on `gpus` ranks, and the times that it took.
+
+    `changed` are the dotted paths of the machine's numbers that were replaced.
+    """
+    from ..sim.layers import MoeKernel
+
+    rates = list(dict.fromkeys(name for kernel in kernels for name in _rates_of(kernel.work)))
+    given = {name: _kbs(machine, name) for name in rates if f"interconnect.{name}" in changed}
+    has_experts = any(isinstance(kernel.work, MoeKernel) for kernel in kernels)
+    busy_pct = max((time.mirror_busy_pct for time in times), default=0.0)
+    return [
+        *_unchanged_collectives(machine, changed, _behind_changed_links(machine, changed, gpus, rates)),
+        *_assumed_rates(machine, gpus, rates),
+        *_above_the_links(machine, gpus, given),
+        *_other_sms(changed),
+        *(_across_nodes(machine, gpus) if has_experts else []),
+        *([f"of the experts {ONE_RANK}"] if busy_pct >= BUSY_PCT else []),
     ]
 
 
@@ -52,52 +88,67 @@ def _arbitration(resolved: Resolved, program: Program) -> list[str]:
     ]
 
 
-def _collectives(resolved: Resolved, program: Program) -> list[str]:
-    """Collectives that stay as they were measured while the links that they use were changed.
+def _behind_changed_links(machine: Machine, changed: Collection[str], gpus: int, rates: Iterable[str]) -> list[str]:
+    """Of the names of rates, those that stay as they were measured while the links that they use were changed.
 
-    No rate is carried along: it is a measured one, and its part of the link's rate need not be that of another link.
+    No rate is carried along: it is a measured one, and its part of the link's rate need not be that of another link. Those
+    that the links hold up follow them.
     """
-    changed = [name for name in LINK_RATES if f"interconnect.{name}" in resolved.scenario.machine.overrides]
-    if not changed:
+    if not _changed_links(changed):
         return []
-    wiring = resolved.machine.interconnect
-    links = resolved.machine.drain_kbs("all", resolved.scenario.workload.gpus)
-    stay = {
-        name: number.value
-        for name in resolved.scenario.workload.collective_rates()
-        if (number := getattr(wiring, name)) is not None
-        and number.value < MOST_OF_LINKS.get(name, 1) * links  # others follow the links, which hold them up
-        and f"interconnect.{name}" not in resolved.scenario.machine.overrides
-    }
     return [
-        f"{' and '.join(changed)} of the interconnect changed, but collectives of their own still send at {name} = "
-        f"{gbs(value):g} GB/s; to compare with them, set machine.interconnect.{name} in proportion"
-        for name, value in stay.items()
-        if _uses(resolved, program, name, value)
+        name
+        for name in rates
+        if getattr(machine.interconnect, name) is not None
+        and f"interconnect.{name}" not in changed
+        and _kbs(machine, name) < _drained_kbs(machine, gpus, name)
     ]
 
 
-def _assumed_rates(resolved: Resolved, program: Program) -> list[str]:
-    """Rates of collectives that nobody has measured, where credible values lie far apart."""
+def _unchanged_collectives(machine: Machine, changed: Collection[str], rates: Iterable[str]) -> list[str]:
+    return [
+        f"{' and '.join(_changed_links(changed))} of the interconnect changed, but collectives of their own still send at "
+        f"{name} = {gbs(_kbs(machine, name)):g} GB/s; to compare with them, set machine.interconnect.{name} in proportion"
+        for name in rates
+    ]
+
+
+def _changed_links(changed: Collection[str]) -> list[str]:
+    return [name for name in LINK_RATES if f"interconnect.{name}" in changed]
+
+
+def _assumed_rates(machine: Machine, gpus: int, rates: Iterable[str]) -> list[str]:
+    """Rates of collectives that nobody has measured, where credible values that the links carry lie far apart."""
     found = []
-    for name in resolved.scenario.workload.collective_rates():
-        number = getattr(resolved.machine.interconnect, name)
-        if number is None or not number.assumed or number.interval is None or not _sends_at(resolved, program, name):
+    for name in rates:
+        number, most = getattr(machine.interconnect, name), _drained_kbs(machine, gpus, name)
+        if not number.assumed or number.interval is None:
             continue
-        low, high = (gbs(end) for end in number.interval)
-        if high > WIDE * low:
+        low, high = number.interval
+        if min(high, most) > WIDE * min(low, most):
+            reached = f"{gbs(most):g} GB/s, which is all that ports drain of " if most < number.value else ""
             found.append(
-                f"the collective of its own sends at {name} = {gbs(number.value):g} GB/s, which is assumed; credible are "
-                f"{low:g} to {high:g} GB/s, and speedups over it go with them: vary machine.interconnect.{name}"
+                f"the collective of its own sends at {reached}{name} = {gbs(number.value):g} GB/s, which is assumed; "
+                f"credible are {gbs(low):g} to {gbs(high):g} GB/s, and speedups over it go with them: vary "
+                f"machine.interconnect.{name}"
             )
     return found
 
 
-def _other_sms(resolved: Resolved) -> list[str]:
+def _above_the_links(machine: Machine, gpus: int, given: Mapping[str, int]) -> list[str]:
+    """Rates in kB/s that somebody asked for, and that the ports of the GPUs hold up."""
+    drained = {name: _drained_kbs(machine, gpus, name) for name in given}
+    return [
+        f"the collective's rate of {gbs(kbs):g} GB/s is above the {gbs(drained[name]):g} GB/s that ports drain, so it takes "
+        f"what it takes at {gbs(drained[name]):g} GB/s"
+        for name, kbs in given.items()
+        if kbs > NOTABLE * drained[name]
+    ]
+
+
+def _other_sms(changed: Collection[str]) -> list[str]:
     """Fewer or more SMs that still share the Tensor Core rates of the whole GPU."""
-    changed = resolved.scenario.machine.overrides
-    multiplies = resolved.scenario.workload.kind != "burst_train"
-    if not multiplies or "compute.sms" not in changed or any(f"compute.{name}" in changed for name in TENSOR_RATES):
+    if "compute.sms" not in changed or any(f"compute.{name}" in changed for name in TENSOR_RATES):
         return []
     return [
         "compute.sms changed, but Tensor Core rates are those of the whole GPU: each SM multiplies faster or slower than "
@@ -116,10 +167,10 @@ def _gpus_left_out(resolved: Resolved) -> list[str]:
     ]
 
 
-def _across_nodes(resolved: Resolved) -> list[str]:
+def _across_nodes(machine: Machine, gpus: int) -> list[str]:
     """MegaMoE between nodes is simulated as within one: communication libraries do more there."""
-    workload, per_node = resolved.scenario.workload, resolved.machine.interconnect.gpus_per_node
-    if workload.kind != "megamoe" or per_node is None or workload.gpus <= per_node.value:
+    per_node = machine.interconnect.gpus_per_node
+    if per_node is None or gpus <= per_node.value:
         return []
     return [
         "ranks are on several nodes: each row crosses on its own, without deduplication by node, forwarding over NVLink "
@@ -127,30 +178,77 @@ def _across_nodes(resolved: Resolved) -> list[str]:
     ]
 
 
-def _sends_at(resolved: Resolved, program: Program, name: str) -> bool:
-    """Whether a collective of its own sends at this rate of the machine. Known without building the schedule again."""
-    workload, phase = resolved.scenario.workload, PHASES[name]
-    in_switch = getattr(workload, "algorithm", None) == "in_switch"
-    replaced = getattr(getattr(workload, "policy", None), phase, None) is not None
-    return phase in program.phases and not replaced and (phase == "a2a" or in_switch == (name == "all_reduce_rate"))
-
-
 def _one_rank_for_all(resolved: Resolved, trace: Trace) -> list[str]:
     """A mirror whose ports are busy: ranks of a whole run fall out of step, and wait for each other."""
     if getattr(resolved.scenario.workload, "ranks", "all") != "symmetric":
         return []
     busy_pct = 100 * int(trace.outcome.ports["busy_ps"].max(initial=0)) / max(1, trace.makespan_ps)
-    if busy_pct < BUSY_PCT:
-        return []
+    return [f"{ONE_RANK}; compare workload.ranks=all"] if busy_pct >= BUSY_PCT else []
+
+
+# Collectives of their own ---------------------------------------------------------------------------------------------
+
+
+def _rates_sent_at(resolved: Resolved, program: Program) -> list[str]:
+    """The machine's rates at which collectives of their own send. Known without building the schedule again."""
+    return [name for name in _rates_with_a_phase(resolved, program) if _of_the_policy(resolved, name) is None]
+
+
+def _rates_given(resolved: Resolved, program: Program, of_machine: Iterable[str]) -> dict[str, int]:
+    """Those rates in kB/s that the policy says, or that replace the machine's."""
+    changed = resolved.scenario.machine.overrides
+    replaced = {name: _kbs(resolved.machine, name) for name in of_machine if f"interconnect.{name}" in changed}
+    named = {name: _of_the_policy(resolved, name) for name in _rates_with_a_phase(resolved, program)}
+    return replaced | {name: kbs for name, kbs in named.items() if kbs is not None}
+
+
+def _rates_with_a_phase(resolved: Resolved, program: Program) -> list[str]:
+    """Names of rates of collectives, where the schedule has a phase that sends at one of them, the machine's or another."""
+    workload = resolved.scenario.workload
+    in_switch = getattr(workload, "algorithm", None) == "in_switch"
     return [
-        f"one rank stands for all, and its busiest port is busy for over {BUSY_PCT} % of the time: ranks of a whole run "
-        "fall out of step there, and can take a tenth to a third longer; compare workload.ranks=all"
+        name
+        for name in workload.collective_rates()
+        if (phase := PHASES[name]) in program.phases and (phase == "a2a" or in_switch == (name == "all_reduce_rate"))
     ]
 
 
-def _uses(resolved: Resolved, program: Program, name: str, value: int) -> bool:
+def _rates_of(work: Work) -> list[str]:
+    """The same of a kernel of a block."""
+    from ..sim.layers import AttentionKernel, Exchange, GemmKernel
+
+    match work:
+        case Exchange():
+            return ["collective_rate"]
+        case AttentionKernel() | GemmKernel() if work.policy.name != "serial" or work.shape.ranks == 1:
+            return []
+        case AttentionKernel():
+            return ["collective_rate"]
+        case GemmKernel():
+            return ["all_reduce_rate" if work.shape.algorithm == "in_switch" else "ring_rate"]
+        case _:
+            return []
+
+
+def _of_the_policy(resolved: Resolved, name: str) -> int | None:
+    """The rate in kB/s that the policy says in place of the machine's."""
+    kbs: int | None = getattr(getattr(resolved.scenario.workload, "policy", None), PHASES[name], None)
+    return kbs
+
+
+def _uses(resolved: Resolved, program: Program, name: str) -> bool:
     """Whether the schedule is another one where the collective's rate is."""
     machine = resolved.machine
-    number = getattr(machine.interconnect, name).model_copy(update={"value": 2 * value})
+    number = getattr(machine.interconnect, name).model_copy(update={"value": 2 * _kbs(machine, name)})
     other = machine.model_copy(update={"interconnect": machine.interconnect.model_copy(update={name: number})})
     return Resolved(resolved.scenario, other, places=resolved.places).program() != program
+
+
+def _kbs(machine: Machine, name: str) -> int:
+    """A rate of collectives that the machine has."""
+    return int(getattr(machine.interconnect, name).value)
+
+
+def _drained_kbs(machine: Machine, gpus: int, name: str) -> int:
+    """The most that the ports of `gpus` GPUs let through of a rate of collectives."""
+    return MOST_OF_LINKS.get(name, 1) * machine.drain_kbs("all", gpus)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from ..sim.checked import closest
 from ..sim.errors import InputError
 from .attention_models import AttentionModel, attention_model
-from .models import model as expert_model
+from .expert_models import expert_model
 
 if TYPE_CHECKING:
     from ..sim.layers import Kernel
@@ -25,6 +26,9 @@ LATENT_PROJECTIONS = (("q down", 1536, 7168), ("q up", 24576, 1536), ("kv down",
 SHARED_EXPERTS = {"deepseek-v3": 1}
 """Experts that every rank has and every token passes, beside the routed ones (arXiv 2412.19437)."""
 
+INTERLEAVED_READY = "interleaved_ready"
+"""`interleaved` that takes an L2 task only once its inputs are there; the schedule has it as a setting of that."""
+
 RESERVED_SMS = {"attention": 8, "gemm": 16}
 """SMs that `reserved_sms` takes where no number is said."""
 
@@ -36,10 +40,9 @@ def block(
 
     `policy` is that of the attention of a diffusion model (default piggyback), of the GEMMs of a dense one (fused), or of
     the MegaMoE call (expert_wave). In `dit-moe` attention goes along: serial if the call is unfused, else piggyback.
-    `tokens` is the whole sequence, for `deepseek-v3` that of one rank. Raises `InputError` for a model without a block, or
-    an unknown policy.
+    `tokens` are those that `tokens_of` names. Raises `InputError` for a model without a block, or an unknown policy.
     """
-    known = attention_model(name, field="model")
+    known = _model(name)
     length = known.tokens if tokens is None else tokens
     if name in DIFFUSION:
         return _diffusion(known, policy or "piggyback", gpus, length)
@@ -47,23 +50,35 @@ def block(
         return _dense(known, policy or "fused", gpus, length)
     if name in EXPERTS:
         return _experts(known, policy or "expert_wave", gpus, length, seed)
-    if name in DIFFUSION_EXPERTS:
-        return _diffusion_experts(known, policy or "expert_wave", gpus, length, seed)
-    raise InputError("has no block", field="model", value=name, allowed=BLOCKS)
+    return _diffusion_experts(known, policy or "expert_wave", gpus, length, seed)
+
+
+def tokens_of(name: str) -> Literal["sequence", "rank"]:
+    """Whose tokens a block is asked for: those of the whole sequence, or of each rank where attention runs by data."""
+    return "rank" if name in EXPERTS else "sequence"
+
+
+def expert_numbers(name: str) -> str | None:
+    """The types of weights and activations of a block's experts, as its model is released; None for one without."""
+    return expert_model(name).numbers if name in (*EXPERTS, *DIFFUSION_EXPERTS) else None
 
 
 def block_policies(name: str) -> tuple[str, ...]:
     """What `policy` of a model's block may be, the one with separate collectives first. Raises `InputError`."""
+    _model(name)
     if name in DIFFUSION:
         return ("serial", "comm_warp", "reserved_sms", "piggyback")
     if name in DENSE:
         return ("serial", "fused", "reserved_sms", "reshaped")
-    if name not in BLOCKS:
-        attention_model(name, field="model")
-        raise InputError("has no block", field="model", value=name, allowed=BLOCKS)
     from ..sim.schedules.megamoe import POLICIES
 
-    return tuple(POLICIES)
+    return (*POLICIES, INTERLEAVED_READY)
+
+
+def _model(name: str) -> AttentionModel:
+    if name not in BLOCKS:
+        raise InputError(f"is no model with a block{closest(name, BLOCKS)}", field="model", value=name, allowed=BLOCKS)
+    return attention_model(name)
 
 
 def _diffusion(known: AttentionModel, policy: str, gpus: int, tokens: int) -> tuple[Kernel, ...]:
@@ -114,23 +129,33 @@ def _attention_policy(name: str) -> Any:
 
 
 def _moe_policy(name: str) -> Any:
-    from ..sim.schedules.megamoe import POLICIES
+    from ..sim.schedules.megamoe import POLICIES, Interleaved
 
+    if name == INTERLEAVED_READY:
+        return Interleaved(ready=True)
     if name not in POLICIES:
-        raise InputError("is unknown", field="policy", value=name, allowed=POLICIES)
+        raise InputError("is unknown", field="policy", value=name, allowed=(*POLICIES, INTERLEAVED_READY))
     return POLICIES[name]()
 
 
 def _moe_call(name: str, tokens: int, gpus: int, seed: int) -> tuple[MegaMoe, Routing]:
-    """A MegaMoE call of `tokens` a rank with the model's shared experts, and balanced routing for it."""
+    """A MegaMoE call of `tokens` a rank with the model's numbers and shared experts, and balanced routing for it."""
     import numpy as np
 
     from ..sim import routing
     from ..sim.schedules.megamoe import MegaMoe
 
     moe = expert_model(name)
-    shared = SHARED_EXPERTS.get(name, 0)
-    experts = MegaMoe(moe.hidden, moe.intermediate, moe.experts, moe.topk, tokens, gpus, shared_experts=shared)
+    experts = MegaMoe(
+        moe.hidden,
+        moe.intermediate,
+        moe.experts,
+        moe.topk,
+        tokens,
+        gpus,
+        numbers=moe.numbers,  # type: ignore[arg-type]
+        shared_experts=SHARED_EXPERTS.get(name, 0),
+    )
     return experts, routing.balanced(gpus, tokens, moe.topk, moe.experts, np.random.default_rng(seed))
 
 

@@ -13,12 +13,14 @@ from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..sim.checked import Place, Where, check, closest, nowhere
 from ..sim.machine import PARTS, Machine
 from . import catalogue
 from .any_file import check_kind
 from .document import Document, literal, parse, read, split_path
-from .machine_files import File, machine_from
+from .machine_files import File, machine_from, shorter_first
 from .model_errors import named_as_written
 from .schema import Scenario
 from .workloads import WORKLOADS
@@ -64,11 +66,14 @@ def load(
 ) -> Resolved:
     """A scenario from the catalogue, a file, a mapping or a `Scenario`, with values replaced by dotted path.
 
-    `overrides` maps paths such as 'workload.burst' or 'machine.interconnect.drain_rate' to values as YAML would have
-    them; `label` names their origin in errors. Raises `InputError` naming file, line, field, value and what is allowed.
+    `overrides` maps paths such as 'workload.burst' or 'machine.interconnect.drain_rate' to values as YAML or NumPy would
+    have them; `label` names their origin in errors. Raises `InputError` naming file, line, field, value and what is
+    allowed.
     """
     document, file = written(scenario)
-    changes = {path: literal(value, Place(option=f"{label} {path}")) for path, value in (overrides or {}).items()}
+    changes = {
+        path: literal(plain(value), Place(option=f"{label} {path}")) for path, value in (overrides or {}).items()
+    }
     loaded = load_document(document, file, changes, label)
     return replace(loaded, given=(scenario, dict(overrides))) if overrides else loaded
 
@@ -78,9 +83,10 @@ def load_document(
 ) -> Resolved:
     """As `load`, for a scenario that was read already, and changes that know their place.
 
+    A shorter path is applied before a longer one, such as `machine` before a number of it, in whatever order they come.
     A file that is named in a file is looked for beside that one; one named by an option or a call, in the working folder.
     """
-    for path, change in changes.items():
+    for path, change in shorter_first(changes).items():
         document = _replaced(document, path, change, label)
     document = _routing_file_found(document)
     checked = check(Scenario, document.data, document.place)
@@ -134,7 +140,7 @@ def written(
     if isinstance(scenario, Scenario):
         return Document(scenario.model_dump()), None
     if isinstance(scenario, Mapping):
-        return Document({"name": "unnamed", **scenario}), None
+        return Document({"name": "unnamed", **plain(scenario)}), None
     file = catalogue.find(scenario, "scenario", place, beside)
     document = read(file)
     if not isinstance(document.data, dict):
@@ -143,6 +149,15 @@ def written(
     if "name" not in document.data:
         document = document.put(("name",), literal(FilePath(file.name).stem, document.place(())))
     return document, file
+
+
+def plain(value: Any) -> Any:
+    """A value that a program has worked out as YAML would have it: NumPy's numbers and arrays as Python's."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
 
 
 def _replaced(document: Document, path: str, change: Document, label: str) -> Document:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 from ..sim.checked import Place, closest
 from ..sim.machine import PARTS, Machine
@@ -25,6 +25,7 @@ from . import catalogue
 from .document import Document, literal, read, split_path
 
 File = FilePath | Traversable
+Changed = TypeVar("Changed")
 
 RATES_BY_CLOCK = ("bf16_tflops", "fp8_tflops", "fp4_tflops")
 
@@ -47,6 +48,7 @@ def machine_from(
     """As `load_machine`, for changes that know their place, and a name that stands at `place` in the file `beside`."""
     document = _document(catalogue.find(name, "machine", place, beside), ())
     if changes:
+        changes = shorter_first(changes)
         layers = [_change(path, change) for path, change in changes.items()]
         _check_clock(document, layers)
         for layer in layers:
@@ -54,6 +56,11 @@ def machine_from(
         said = ", ".join(f"{path} = {_shown(change.data)}" for path, change in changes.items())
         document = document.put(("name",), literal(f"{document.data['name']} with {said}", Place()))
     return Machine.parse(document.data, document.place)
+
+
+def shorter_first(changes: Mapping[str, Changed]) -> dict[str, Changed]:
+    """`changes` by dotted path, in an order in which none replaces what another has put inside it."""
+    return dict(sorted(changes.items(), key=lambda change: change[0].count(".")))
 
 
 def _document(file: File, above: tuple[str, ...]) -> Document:

@@ -21,9 +21,9 @@ from ..sim.checked import Checked, refusal
 from ..sim.errors import InputError
 from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, Fraction, Positive, Text, Time
+from .expert_models import expert_model
 from .megamoe_placement import Contiguous, Eplb, Placement, check_placement, placed
 from .megamoe_policies import choices
-from .models import model as known_model
 from .workload import PolicyChoice, Workload, choice_by, needs_model_or_sizes
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class MegaMoeWorkload(Workload):
 
         sizes = {size: getattr(self, size) for size in SIZES}
         if self.model is not None:
-            known = known_model(self.model)
+            known = expert_model(self.model)
             sizes = {size: getattr(known, size) if given is None else given for size, given in sizes.items()}
         return MegaMoe(
             **sizes,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from .workload import PolicyChoice, Setting
 
 if TYPE_CHECKING:
     from ..sim.machine import Machine
     from ..sim.schedules.megamoe import MegaMoe
-    from ..sim.schedules.megamoe_rules import Release
+    from ..sim.schedules.megamoe.rules import Release
 
 LONGEST_GROUP = 16
 """Units of L2 that `lag` is tried with at a time."""
@@ -25,6 +25,7 @@ def choices(machine: Machine, shape: MegaMoe, release: Release, redundant: int) 
     from ..sim.schedules.megamoe import Interleaved, ring_of_lead
     from ..sim.schedules.megamoe.kernel import choose
     from ..sim.schedules.megamoe.order import TASKS_HELD
+    from ..sim.schedules.megamoe.shape import GroupedGemm
 
     shape = replace(shape, experts=shape.experts + redundant)
     kernel = choose(machine, shape, Interleaved(), release)
@@ -47,8 +48,11 @@ def choices(machine: Machine, shape: MegaMoe, release: Release, redundant: int) 
         meaning = "rows (D) by which L1 leads L2"
         return Setting("lead_rows", meaning, 0, most, step=kernel.block_m, is_lead=True, room=room)
 
+    layouts: tuple[str, ...] = get_args(GroupedGemm)
+    gemm = Setting("gemm", "layout of rows of DeepGEMM's grouped GEMM", 0, len(layouts) - 1, names=layouts)
+    has_gemms = kernel.family == "sm90" and not kernel.unpacks(shape)
     return {
-        "unfused": PolicyChoice("separate kernels for dispatch, both GEMMs and the return"),
+        "unfused": PolicyChoice("separate kernels for dispatch, both GEMMs and the return", (gemm,) * has_gemms),
         "expert_wave": PolicyChoice(
             "all L1 tiles of a wave of experts, then all their L2 tiles",
             (Setting("experts_per_wave", "experts in a wave", 1, local),),

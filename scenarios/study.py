@@ -31,7 +31,7 @@ from ..sim.quantities import Text
 from . import catalogue
 from .any_file import check_kind
 from .document import Document, literal, read
-from .loader import Resolved, load_document, written
+from .loader import Resolved, load_document, plain, written
 from .machine_files import File
 from .schema import Scenario, one_line
 from .study_values import Kind, Range, comparable, condition, kind_of
@@ -166,7 +166,7 @@ def load_study(study: str | FilePath | Mapping[str, Any]) -> LoadedStudy:
 
 def _read(study: str | FilePath | Mapping[str, Any]) -> tuple[Document, File | None]:
     if isinstance(study, Mapping):
-        return Document({"name": "unnamed", **study}), None
+        return Document({"name": "unnamed", **plain(study)}), None
     file = catalogue.find(study, "study")
     document = read(file)
     if not isinstance(document.data, dict):

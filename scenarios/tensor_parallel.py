@@ -123,7 +123,7 @@ class TensorParallelWorkload(Workload):
             "fused": PolicyChoice("the store of each tile goes to its owner at once"),
             "reserved_sms": PolicyChoice("some SMs move the data and compute nothing", (sms,)),
             "reshaped": PolicyChoice(
-                "rows shifted by rank, and each store cut up and spread over the next main loop",
+                "rows shifted by rank, and each store moved into the next main loop, in one or more pieces",
                 (Setting("pieces", "pieces of a tile's store", 1, 16),),
             ),
         }

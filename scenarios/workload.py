@@ -34,6 +34,9 @@ def choice_by(key: str) -> BeforeValidator:
             for given in value:
                 if meant := closest(given, [key]):
                     raise refusal(f"is not a known key{meant}", key=(given,))
+            if value:  # it says where it was written, which the missing key does not
+                given = next(iter(value))
+                raise refusal(f"needs {key} beside it", key=(given,), allowed=f"{{{key}: ..., {given}: ...}}")
         return value
 
     return BeforeValidator(read)
@@ -57,8 +60,9 @@ class Setting:
     """A whole number of a policy, `key` in the scenario, that a person can choose: low, low + step, ... up to high.
 
     `meaning` is what it is called where the kernel is written. `usual` is the value where the policy needs one and nobody
-    chose; None: the policy chooses for itself. A `flag` is 0 or 1 here and false or true in the scenario. `is_lead` marks
-    a row lead D, whose smallest good value is the knee; `room` gives the bytes of buffers that a value needs.
+    chose; None: the policy chooses for itself. A `flag` is 0 or 1 here and false or true in the scenario, where one of
+    `names` stands for its place among them. `is_lead` marks a row lead D, whose smallest good value is the knee; `room`
+    gives the bytes of buffers that a value needs.
     """
 
     key: str
@@ -68,8 +72,15 @@ class Setting:
     step: int = 1
     usual: int | None = None
     flag: bool = False
+    names: tuple[str, ...] = ()
     is_lead: bool = False
     room: Callable[[int], int] | None = None
+
+    def written(self, value: int) -> int | bool | str:
+        """A value as it stands in a scenario."""
+        if self.names:
+            return self.names[value]
+        return bool(value) if self.flag else value
 
 
 @dataclass(frozen=True)
@@ -79,9 +90,9 @@ class PolicyChoice:
     meaning: str
     settings: tuple[Setting, ...] = ()
 
-    def usual(self) -> dict[str, int | bool]:
+    def usual(self) -> dict[str, int | bool | str]:
         """What has to be given where nobody chose."""
-        return {s.key: bool(s.usual) if s.flag else s.usual for s in self.settings if s.usual is not None}
+        return {s.key: s.written(s.usual) for s in self.settings if s.usual is not None}
 
 
 class Workload(Checked):
@@ -121,7 +132,7 @@ class Workload(Checked):
         """The policies to choose from, on whatever machine; one of them may still refuse this machine or shape."""
         return {}
 
-    def with_policy(self, name: str, parameters: Mapping[str, int | bool]) -> Self:
+    def with_policy(self, name: str, parameters: Mapping[str, int | bool | str]) -> Self:
         """The same under another policy. Raises `InputError` for a name or parameter that it does not have."""
         return self._with(policy={"name": name, **parameters})
 

@@ -19,7 +19,7 @@ keep tiles of 64 rows, and say so: that choice has seen them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -112,16 +112,17 @@ def _approximations(text: str, gpu: str) -> list[str]:
 
 
 def _megamoe(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]) -> Case | Reason:
-    numbers = _NUMBERS.get((row["act_dtype"], row["weight_dtype"]))
-    combine = _COMBINE.get(row["combine_dtype"] or "bf16")
-    if numbers is None or combine is None:
-        return "part not modelled"
+    numbers = (row["act_dtype"], row["weight_dtype"])
+    _check("act_dtype with weight_dtype", numbers, _NUMBERS)
+    combine = row["combine_dtype"] or "bf16"
+    _check("combine_dtype", combine, _COMBINE)
     if row["tokens_per_rank"] != int(row["tokens_per_rank"]):
         return "shape missing"
     sizes = {name: int(row[name]) for name in ("hidden", "intermediate", "experts", "topk")}
     shape = megamoe.MegaMoe(
-        **sizes, tokens=int(row["tokens_per_rank"]), ranks=_gpus(row, taken), numbers=numbers, combine=combine
-    )
+        **sizes, tokens=int(row["tokens_per_rank"]), ranks=_gpus(row, taken), numbers=_NUMBERS[numbers],
+        combine=_COMBINE[combine],
+    )  # fmt: skip
     swap_ab = _swaps(shape, settings.get("swap_ab", ""))
     return MegaMoeCase(
         shape,
@@ -159,8 +160,7 @@ def _swaps(shape: megamoe.MegaMoe, rule: str) -> bool:
 
 
 def _attention(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]) -> Case | Reason:
-    if row["dtype"] not in _SIXTEEN_BITS:
-        return "part not modelled"
+    _check("dtype", row["dtype"], _SIXTEEN_BITS)
     if missing(row, "batch", "seq", "heads", "head_dim"):
         return "shape missing"
     alone = row["operation"] == "fa"
@@ -196,8 +196,7 @@ def _attention(row: Row, schedule: str, settings: Mapping[str, str], taken: list
 def _gemm(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]) -> Case | Reason:
     if not schedule:
         return "not this kernel family"
-    if row["dtype"] not in _SIXTEEN_BITS:
-        return "part not modelled"
+    _check("dtype", row["dtype"], _SIXTEEN_BITS)
     if missing(row, "m", "n", "k"):
         return "shape missing"
     m, n, k = (int(row[name]) for name in ("m", "n", "k"))
@@ -214,6 +213,13 @@ def _gemm(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]
     )
     sms = int(settings.get("sms", 0)) if schedule == "reserved_sms" else 0
     return GemmCase(shape, tensor_parallel.Policy(cast(Any, schedule), reserved_sms=sms))
+
+
+def _check(column: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Raises `InputError` for a cell, or a pair of them, that is not modelled."""
+    if value not in allowed:
+        texts = [" with ".join(each) if isinstance(each, tuple) else each for each in (value, *allowed)]
+        raise InputError("is not modelled", field=column, value=texts[0], allowed=texts[1:])
 
 
 def missing(row: Row, *names: str) -> bool:

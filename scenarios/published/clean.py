@@ -60,8 +60,8 @@ def _cleaned(line: Line, kind: Kind, file: str) -> dict[str, str]:
     raw = {name: text.strip() for name, text in line.cells.items()}
     shape = _megamoe_shape(raw) if kind == "megamoe" else _attention_shape(raw, file, line.number)
     operation = shape.get("operation", "")
-    variant, nearest = variant_named(kind, operation, raw["variant"])
     gpu, gpu_is_inferred = gpu_named(raw["gpu"])
+    variant, nearest = variant_named(kind, operation, raw["variant"], gpu["generation"])
     note = "; ".join(text for text in (raw.get("notes", ""), shape.pop("note", "")) if text)
     cells = {
         **{name: _number(raw.get(name, "")) for name in ("time_us", "tflops", "hbm_gbps", "nvlink_gbps", "bus_gbps")},

@@ -1,10 +1,14 @@
-"""The mapping tables of this folder: variants, GPUs, rules for notes, and the rows that machine files were fitted to."""
+"""The mapping tables of this folder: variants, GPUs, rules for notes, and the rows that machine files were fitted to.
+
+A GPU has a generation, in the names that kernels have for it: sm90, sm100 (also for SM103), sm120. So has a variant that
+runs on one only.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -38,15 +42,26 @@ class FitRows:
         return any(_is_meant(line.cells, kind, cells) for line in self.lines)
 
 
-def variant_named(kind: Kind, operation: str, name: str) -> tuple[Row, str]:
-    """The line of a variant, and '' if it is known or else the name of the known variant that is most like it."""
-    known = {
-        row["variant"]: row for row in _table("variants.csv") if (row["table"], row["operation"]) == (kind, operation)
-    }
-    if name in known:
-        return known[name], ""
-    nearest = max(known, key=lambda other: _likeness(name, other))
-    return known[nearest], nearest
+def variant_named(kind: Kind, operation: str, name: str, generation: str = "") -> tuple[Row, str]:
+    """The line of a variant, and '' if it is known or else the name of the known variant that is most like it.
+
+    That is one that runs on the GPU's generation, if that is known; a whole call, unless the name says which part; and a
+    pipeline of separate kernels, if the name says so.
+    """
+    known = [row for row in _table("variants.csv") if (row["table"], row["operation"]) == (kind, operation)]
+    for row in known:
+        if row["variant"] == name:
+            return row, ""
+    words = _words(name)
+    conditions: tuple[Callable[[Row], bool], ...] = (
+        lambda row: not generation or row["generation"] in ("", generation),
+        lambda row: _words(row["part"]) <= words,
+        lambda row: not _says_unfused(words) or row["policy"] in ("unfused", "serial"),
+    )
+    for fits in conditions:
+        known = [row for row in known if fits(row)] or known
+    nearest = max(known, key=lambda row: _likeness(name, row))
+    return nearest, nearest["variant"]
 
 
 def gpu_named(name: str) -> tuple[Row, bool]:
@@ -58,7 +73,7 @@ def gpu_named(name: str) -> tuple[Row, bool]:
     inside = [row for row in table.values() if _words(row["as_written"]) <= words and row["as_written"] == row["gpu"]]
     if inside:
         return max(inside, key=lambda row: len(row["gpu"])), True
-    return {"gpu": name, "machine": ""}, False
+    return {"gpu": name, "machine": "", "generation": ""}, False
 
 
 @cache
@@ -95,10 +110,15 @@ def _is_meant(fit: Row, kind: Kind, cells: Row) -> bool:
     )
 
 
-def _likeness(one: str, other: str) -> float:
-    """Shared words count most; spelling decides between equals."""
-    a, b = _words(one), _words(other)
-    return len(a & b) / max(1, len(a | b)) + 0.1 * difflib.SequenceMatcher(None, one.lower(), other.lower()).ratio()
+def _says_unfused(words: set[str]) -> bool:
+    return "unfused" in words or (bool(words & {"deepep", "baseline"}) and not words & {"megamoe", "fused"})
+
+
+def _likeness(name: str, row: Row) -> float:
+    """Shared words count most, those of the family too; spelling decides between equals."""
+    words, known = _words(name), _words(f"{row['variant']} {row['family']}")
+    spelling = difflib.SequenceMatcher(None, name.lower(), row["variant"].lower()).ratio()
+    return len(words & known) / max(1, len(words | known)) + 0.1 * spelling
 
 
 def _words(text: str) -> set[str]:

@@ -38,8 +38,9 @@ def test_collectives_that_stay_where_the_links_become_faster_are_named(name, rat
 @pytest.mark.parametrize(
     "changes",
     [
-        {LINK: "700 GB/s", "machine.interconnect.ring_rate": "742 GB/s"},
+        {LINK: "700 GB/s", "machine.interconnect.ring_rate": "690 GB/s"},
         {LINK: "51 GB/s"},  # slower links hold the collective up
+        {LINK: "51 GB/s", "machine.interconnect.ring_rate": "51 GB/s"},  # 50.49 with both directions busy
         {LINK: "700 GB/s", "workload.policy": "fused"},  # no collective of its own
         {},
     ],
@@ -53,6 +54,48 @@ def test_an_all_reduce_in_the_switch_counts_its_data_going_and_coming():
     changes = {"machine": "hgx-h100", "machine.interconnect.drain_rate": "400 GB/s", "workload.policy": "serial"}
     [sentence] = said("gemm-ar-in-switch", **changes)
     assert "collectives of their own still send at all_reduce_rate" in sentence
+
+
+RING = "machine.interconnect.ring_rate"
+ALL_REDUCE = "machine.interconnect.all_reduce_rate"
+A2A = "machine.interconnect.collective_rate"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "given", "reached"),
+    [
+        ("gemm-rs-llama-serial", {RING: "600 GB/s"}, 600, 346.5),
+        ("gemm-rs-llama-serial", {"workload.policy": {"name": "serial", "collective": "450 GB/s"}}, 450, 346.5),
+        ("attention-wan-serial", {"workload.policy": {"name": "serial", "a2a": "450 GB/s"}}, 450, 346.5),
+        ("attention-wan-serial", {A2A: "450 GB/s", LINK: "400 GB/s"}, 450, 396),
+        ("gemm-ar-in-switch", {ALL_REDUCE: "900 GB/s", "workload.policy": "serial"}, 900, 693),
+    ],
+)
+def test_a_rate_that_somebody_asked_for_is_no_faster_than_the_ports(name, changes, given, reached):
+    """350 GB/s drain, of which 0.99 is left with both directions busy; an AllReduce counts data going and coming."""
+    resolved, slower = (load(name, {"machine": "hgx-h100", **changes, **more}) for more in ({}, _at(reached, changes)))
+    [sentence] = cautions(resolved, resolved.program())
+    assert f"rate of {given} GB/s is above the {reached:g} GB/s that ports drain" in sentence
+    took, at_most = (simulate(one.program(), one.fabric(), trace="off").makespan_ps for one in (resolved, slower))
+    assert took == pytest.approx(at_most, rel=0.01)
+    assert not cautions(slower, slower.program())
+
+
+def _at(rate, changes):
+    """The same changes with another rate of the collective."""
+    path = next(path for path in changes if path != LINK)
+    if path != "workload.policy":
+        return {path: f"{rate} GB/s"}
+    return {path: {key: value if key == "name" else f"{rate} GB/s" for key, value in changes[path].items()}}
+
+
+def test_a_rate_of_the_machine_that_its_ports_hold_up_is_named_with_what_they_drain():
+    """Of hgx-b200 634 GB/s are assumed; on links of 300 no collective sends faster, and 73 stay as credible as they were."""
+    [sentence] = said("attention-wan-serial", machine="hgx-b200", **{LINK: "300 GB/s"})
+    assert (
+        "sends at 300 GB/s, which is all that ports drain of collective_rate = 634 GB/s, which is assumed" in sentence
+    )
+    assert not said("attention-wan-serial", machine="hgx-b200", **{LINK: "80 GB/s"})  # nothing to choose between
 
 
 def test_a_collective_at_a_rate_that_is_assumed_tells_what_else_is_credible():

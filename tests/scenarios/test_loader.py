@@ -33,6 +33,8 @@ granule: 512 B
 seed: 7
 """
 
+WORKLOAD = {"kind": "burst_train", "burst": "1 KiB", "gap": "1 us"}
+
 
 @pytest.fixture
 def scenario_file(tmp_path):
@@ -157,6 +159,41 @@ def test_a_named_machine_can_be_overridden_too():
     assert resolved.machine.drain_kbs() == int(350_000_000 * 0.99)
     assert resolved.machine.sms == 148
     assert load("isolated-burst", {"machine": "hgx-h100", "workload.producers": 132}).machine.sms == 132
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"machine.interconnect.drain_rate": "100 GB/s", "workload.producers": 4, "machine": "hgx-h100"},
+        {"machine.stage.t0": "1 us", "machine.stage": "hgx-h100"},
+        {"workload.burst": "64 KiB", "workload": {"kind": "burst_train", "producers": 1, "burst": "1 KiB"}},
+    ],
+)
+def test_overrides_mean_the_same_in_any_order(overrides):
+    """A number set inside a machine, a part or a workload is kept when that is replaced too."""
+    backwards = dict(reversed(overrides.items()))
+    assert load("isolated-burst", overrides) == load("isolated-burst", backwards)
+
+
+def test_a_number_that_a_file_replaces_stays_when_its_part_is_replaced(scenario_file):
+    resolved = load(scenario_file(WRITTEN), {"machine.interconnect": "hgx-h100"})
+    assert resolved.machine.interconnect.gpus.value == 8
+    assert resolved.machine.drain_kbs() == int(358_000_000 * 0.99)
+    assert resolved.machine.name == "hgx-b200 with interconnect = hgx-h100, interconnect.drain_rate = 358 GB/s"
+
+
+def test_numbers_of_numpy_are_numbers():
+    overrides = {
+        "workload.producers": np.int64(4),
+        "workload": WORKLOAD | {"bursts": np.array(2)},
+        "machine.interconnect.duplex_efficiency": np.float32(0.5),
+    }
+    resolved = load({"question": "q?", "machine": "hgx-b200", "workload": WORKLOAD}, overrides)
+    assert (resolved.scenario.workload.producers, resolved.scenario.workload.bursts) == (4, 2)
+    assert resolved.machine.drain_kbs() == 358_500_000
+    of_mapping = load({"question": "q?", "machine": "hgx-b200", "workload": WORKLOAD | {"producers": np.int64(4)}})
+    assert of_mapping.scenario.workload.producers == 4
+    assert refused("isolated-burst", {"machine.stage.t0": np.float64(4)}).value == 4.0
 
 
 def test_a_loaded_scenario_remembers_its_overrides():

@@ -50,6 +50,12 @@ def test_three_senders_into_one_gh200_keep_their_own_links():
     assert fabric.rates_kbs[routes[0][-1], 0] / 1e6 == pytest.approx(373.7, abs=0.2)
 
 
+@pytest.mark.parametrize("name", ["gb300", "hgx-b200", "hgx-h100"])
+def test_a_load_request_costs_its_bytes_on_the_wire_in_those_of_a_store(name):
+    """GB300, public notes: 24.6 KB to ask for a tile, 155.6 KB to store it. R counts the payload of stores alone."""
+    assert load_machine(name).interconnect.load_request_fraction.value == pytest.approx(24.6 / 155.6, abs=5e-4)
+
+
 def test_a_clock_without_its_rates_is_refused_where_it_is_written(machine_file):
     slower = "base: hgx-h100\ncompute:\n  clock_mhz: {value: 1400, source: measured}\n"
     with pytest.raises(InputError, match=r"yaml:3: compute\.clock_mhz = 1400: changes nothing alone.*1830 MHz"):
@@ -122,13 +128,19 @@ def test_bases_that_lead_back_are_refused(machine_file):
         load_machine(machine_file("base: hgx-b200\ncompute: ./self.yaml\n", "self.yaml"))
 
 
+def test_an_override_stays_when_its_part_is_replaced_in_whatever_order_they_come():
+    changes = {"stage.t0": "1 us", "stage": "hgx-h100"}
+    machines = [load_machine("hgx-b200", dict(order)) for order in (changes.items(), reversed(changes.items()))]
+    assert machines[0] == machines[1] and machines[0].stage.t0.value == 1_000_000
+
+
 def test_an_override_is_marked_as_assumed_and_shows_in_the_name():
     machine = load_machine("hgx-b200", {"interconnect.drain_rate": "358 GB/s", "compute": "hgx-h100"})
     assert machine.drain_kbs() == 358_000_000
     assert machine.interconnect.drain_rate.assumed
     assert machine.interconnect.drain_rate.source == "set by override interconnect.drain_rate"
     assert machine.sms == 132
-    assert machine.name == "hgx-b200 with interconnect.drain_rate = 358 GB/s, compute = hgx-h100"
+    assert machine.name == "hgx-b200 with compute = hgx-h100, interconnect.drain_rate = 358 GB/s"
 
 
 @pytest.mark.parametrize(

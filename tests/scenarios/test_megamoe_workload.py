@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 import pytest
+from xstage.scenarios.expert_models import expert_models
 from xstage.scenarios.loader import Resolved, load
 from xstage.scenarios.machine_files import load_machine
 from xstage.scenarios.megamoe import COMPUTE_NUMBERS
-from xstage.scenarios.models import models
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
 
@@ -74,11 +74,11 @@ def test_sizes_that_are_given_replace_those_of_the_model() -> None:
 
 
 def test_every_model_has_its_source_and_fits_the_tiles() -> None:
-    assert len(models()) == 12
-    for one in models().values():
+    assert len(expert_models()) == 12
+    for one in expert_models().values():
         assert one.source
         assert one.hidden % 256 == 0 == 2 * one.intermediate % 256
-    assert {name for name, one in models().items() if one.assumed} >= {"glm-5.2", "dit-moe"}
+    assert {name for name, one in expert_models().items() if one.assumed} >= {"glm-5.2", "dit-moe"}
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,28 @@ def test_an_unknown_variant_is_taken_for_the_nearest_one_and_flagged(own, row, v
     assert (read["nearest_variant"], read["policy"], read["variant"]) == (nearest, policy, variant)
 
 
+@pytest.mark.parametrize(
+    "gpu, variant, nearest",
+    [
+        ("H100", "wave", "megamoe_sm90_fused_wave"),
+        ("B200", "wave", "megamoe_sm100_wave"),
+        ("H100", "DeepEP + DeepGEMM", "deepep+grouped_gemm_unfused"),
+        ("H20", "deepep low latency + masked gemm", "deepep_ll+masked_gemm_unfused"),
+        ("B200", "unfused", "deepep+grouped_gemm_unfused"),
+        ("H200", "deepep dispatch", "deepep_unfused_stage_dispatch"),
+        ("H20", "megamoe_sm90_nvfp4_baseline_v2", "megamoe_sm90_nvfp4_baseline_BN128-split"),
+    ],
+)
+def test_the_nearest_variant_is_of_the_gpus_generation_and_unfused_where_the_name_says_so(own, gpu, variant, nearest):
+    """`deepgemm` alone is a word of fused kernels too; a part is taken only where the name says which."""
+    assert load_like(own(MEGAMOE, gpu=gpu, variant=variant)).nearest_variant.tolist() == [nearest]
+
+
+def test_the_baseline_of_a_gemm_is_two_kernels(own):
+    [read] = load_like(own(ATTENTION, kind="gemm_rs", variant="baseline")).to_dict("records")
+    assert read["policy"] == "serial"
+
+
 def test_the_scope_of_an_unknown_variant_is_believed(own):
     known, unknown = MEGAMOE["variant"], "megamoe_sm90_fused_lag_v3"
     assert load_like(own(MEGAMOE, variant=unknown, scope="part")).timed.tolist() == ["part"]

@@ -1,5 +1,6 @@
 """What a study file means: which points there are, in which order, and where an error is said to be."""
 
+import numpy as np
 import pytest
 from xstage.scenarios.catalogue import entries, find
 from xstage.scenarios.study import load_study
@@ -36,6 +37,30 @@ def test_axes_are_crossed_and_the_last_changes_fastest():
     assert rows(loaded) == [(1, 1024), (1, 2048), (2, 1024), (2, 2048)]
     assert [point.number for point in loaded.points()] == [0, 1, 2, 3]
     assert loaded.resolve(list(loaded.points())[3]).scenario.workload.burst == 2048
+
+
+def test_an_axis_may_be_an_array_of_numpy():
+    assert rows(study({"workload.producers": np.arange(1, 3), "seed": list(np.arange(2))})) == [
+        (1, 0), (1, 1), (2, 0), (2, 1),
+    ]  # fmt: skip
+
+
+RATE = {"machine.interconnect.drain_rate": ["50 GB/s", "100 GB/s"]}
+MACHINES = {"machine": ["hgx-h100", "hgx-b200"]}
+
+
+@pytest.mark.parametrize(
+    ("axes", "more", "rates"),
+    [
+        (RATE | MACHINES, {}, [50, 50, 100, 100]),
+        (MACHINES, {"overrides": {"machine.interconnect.drain_rate": "50 GB/s"}}, [50, 50]),
+    ],
+)
+def test_a_number_is_set_on_the_machine_of_the_point(axes, more, rates):
+    """Whichever is written first."""
+    loaded = study({**axes, "workload.producers": [1]}, **more)
+    machines = [loaded.resolve(point).machine for point in loaded.points()]
+    assert [machine.interconnect.drain_rate.value for machine in machines] == [rate * 1_000_000 for rate in rates]
 
 
 def test_zipped_axes_move_together():

@@ -85,6 +85,10 @@ def test_every_kind_refuses_what_it_does_not_use(kind: str) -> None:
         ("custom", {"links": [{"between": ["0-6", "a"], "rate": "1 GB/s"}]}, "leave GPU 7 out of reach of GPU 0"),
         ("custom", {"links": [{"between": [0, True], "rate": "1 GB/s"}]}, "is no end of a link"),
         ("custom", {"links": [{"between": ["5-3", "a"], "rate": "1 GB/s"}]}, "is an empty range of GPUs"),
+        ("custom", {"links": [{"between": ["0-9" + "9" * 30, "a"], "rate": "1 GB/s"}]}, "allowed: 0 to 4095"),
+        ("custom", {"links": [{"between": ["0-8", "a"], "rate": "1 GB/s"}]}, "GPU 8 is not on this machine"),
+        ("custom", {"links": [{"between": [0, "-1"], "rate": "1 GB/s"}]}, "'-1': is no end of a link"),
+        ("custom", {"links": [{"between": [0, -1], "rate": "1 GB/s"}]}, "-1: is no end of a link"),
         ("custom", {"links": [{"between": [0, 1], "speed": "1 GB/s"}]}, "speed.*is not a known key"),
     ],
 )
@@ -181,3 +185,9 @@ def test_a_disturbance_that_makes_no_sense_is_refused(disturb: dict[str, Any], s
 def test_mirrored_ranks_cannot_differ() -> None:
     with pytest.raises(InputError, match=r"disturb: makes ranks differ \(allowed: workload.ranks: all\)"):
         load("megamoe-flash-wave", {"workload.ranks": "symmetric", "disturb.late_gpu": {"gpu": 1, "by": "1 us"}})
+
+
+def test_a_raised_digit_is_part_of_a_switchs_name() -> None:
+    """Python's `isdigit` takes \u00b2 for a digit, `int` does not."""
+    links = [{"between": ["0-7", "leaf\u00b2"], "rate": "1 GB/s"}, {"between": ["\u00b2", 0], "rate": "1 GB/s"}]
+    assert "\u00b2" in machine("custom", links=links).interconnect.graph()
