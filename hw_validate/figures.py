@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MEASURED, LAW, CONTROL = "#1f5fa8", "#c8501e", "#8a8a8a"
 KIND_COLOURS = {"compute": "#9ec3e6", "store": LAW, "wait": "#e4e4e4"}
 KINDS_OF = {"compute": ("compute", "signal"), "store": ("store", "load"), "wait": ("wait", "acquire")}
-SIZE_INCHES = (6.4, 3.9)
+SIZE_INCHES, SQUARE_INCHES = (6.4, 3.9), (6.4, 5.2)
 
 
 def isolated_bursts(calibrated: Calibrated) -> str:
@@ -70,23 +70,26 @@ def trains(calibrated: Calibrated) -> str:
 
 
 def scatter(comparisons: Sequence[Comparison]) -> str:
-    """Measured against simulated issue time of Programs; the band is what counts as agreement."""
-    axes, finish = _axes("issue time simulated, µs a program", "issue time measured, µs a program")
+    """Simulated against measured issue time of Programs; the band is what counts as agreement."""
+    from ..plots.style import BLUE, ORANGE
+
+    axes, finish = _axes("issue time measured, µs a program", "issue time simulated, µs a program", SQUARE_INCHES)
     simulated = np.array([c.simulated_issue_us for c in comparisons])
     measured = np.array([c.measured_issue_us for c in comparisons])
     stalled = np.array([c.stalled_share > STALLED_SHARE for c in comparisons])
     ends = np.array([min(simulated.min(), measured.min()) / 1.3, max(simulated.max(), measured.max()) * 1.3])
     band = AGREES_PCT / 100
     axes.fill_between(
-        ends, ends / (1 + band), ends / (1 - band), color="#dddddd", lw=0, label=f"within {AGREES_PCT:g} %"
+        ends, ends * (1 - band), ends * (1 + band), color="#dddddd", lw=0, label=f"within {AGREES_PCT:g} %"
     )
     axes.plot(ends, ends, color="#666666", lw=1)
-    for chosen, colour, label in ((stalled, LAW, "with stall"), (~stalled, MEASURED, "almost none")):
-        axes.plot(simulated[chosen], measured[chosen], "o", ms=4, color=colour, label=label)
+    for chosen, colour, mark, label in ((stalled, ORANGE, "^", "with stall"), (~stalled, BLUE, "o", "almost none")):
+        axes.plot(measured[chosen], simulated[chosen], mark, ms=4, color=colour, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(*ends)
     axes.set_ylim(*ends)
+    axes.set_aspect("equal")
     axes.legend(frameon=False)
     return str(finish())
 
@@ -121,9 +124,9 @@ def timelines(validation: Validation) -> str | None:
     return str(finish("timelines"))
 
 
-def _axes(x: str, y: str) -> tuple[Axes, Any]:
+def _axes(x: str, y: str, size: tuple[float, float] = SIZE_INCHES) -> tuple[Axes, Any]:
     """Axes of a new figure, and the function that gives its SVG."""
-    figure, finish = _figure(SIZE_INCHES)
+    figure, finish = _figure(size)
     axes = figure.subplots()
     axes.set_xlabel(x)
     axes.set_ylabel(y)

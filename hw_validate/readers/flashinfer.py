@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def read_flashinfer(file: str | Path, event_names: Sequence[str] = (), gpu: int 
     shown = str(file)
     try:
         buffer = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError, OSError, TokenError) as error:
         raise InputError(f"is no .npy file: {error}", file=shown) from error
     if buffer.dtype.kind not in "ui" or buffer.dtype.itemsize != 8 or buffer.ndim != 1 or not len(buffer):
         found = f"{buffer.dtype} {list(buffer.shape)}"
@@ -53,6 +54,9 @@ def decode(
     tracks = blocks * groups
     if tracks < 1:
         raise InputError("has no blocks or no groups: was the kernel built with its profiler?", file=file,
+                         field="entry 0", value=f"{blocks} blocks, {groups} groups")  # fmt: skip
+    if tracks >= len(buffer):
+        raise InputError(f"has {len(buffer) - 1} entries, fewer than one for each group of a block", file=file,
                          field="entry 0", value=f"{blocks} blocks, {groups} groups")  # fmt: skip
     place = np.flatnonzero(buffer[1:])
     entry = buffer[1:][place]

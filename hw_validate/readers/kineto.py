@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from decimal import Decimal, InvalidOperation
+import zlib
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
 _KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "copy", "memcpy": "copy", "memset": "copy"}
 """Kind of op by category, which older versions capitalise."""
 _RANGE = "gpu_user_annotation"
+_GZIP = b"\x1f\x8b"
 
 
 def read_kineto(file: str | Path) -> pd.DataFrame:
     """An op table: one lane a stream, kinds `kernel` and `copy`, `phase` = innermost `gpu_user_annotation` of the stream.
 
-    `.gz` is unpacked. Raises `InputError` for a file that is no such JSON, or has no GPU events, or mixes clocks.
+    A gzip file is unpacked. Raises `InputError` for a file that is no such JSON, or has no GPU events, or mixes clocks.
     """
     shown = str(file)
     events = [event for event in _events(file, shown) if isinstance(event, dict) and event.get("ph") == "X"]
@@ -37,21 +39,24 @@ def read_kineto(file: str | Path) -> pd.DataFrame:
     try:
         start, end = _times(ran)
         arguments = [event.get("args", {}) for event in ran]
-        gpu = [int(said.get("device", event.get("pid"))) for event, said in zip(ran, arguments, strict=True)]
-        stream = [int(said.get("stream", event.get("tid"))) for event, said in zip(ran, arguments, strict=True)]
-        size = [int(said.get("bytes", 0)) for said in arguments]
+        gpu = [_whole(said.get("device", event.get("pid"))) for event, said in zip(ran, arguments, strict=True)]
+        stream = [_whole(said.get("stream", event.get("tid"))) for event, said in zip(ran, arguments, strict=True)]
+        gpus, streams, size = (
+            np.array(numbers, dtype=np.int64)
+            for numbers in (gpu, stream, [_whole(said.get("bytes", 0)) for said in arguments])
+        )
         phase = _phases(start, gpu, stream, ranges)
-    except (KeyError, TypeError, ValueError, InvalidOperation) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"has a GPU event without a number where one is needed ({error})", file=shown) from error
     rows = Rows(
-        gpu=np.array(gpu, dtype=np.int64),
+        gpu=gpus,
         sm=np.full(len(ran), -1, dtype=np.int64),
-        track=np.array(stream, dtype=np.int64),
+        track=streams,
         role=[f"stream {number}" for number in stream],
         name=[str(event.get("name", "")) for event in ran],
         phase=phase,
         kind=[_KINDS[event["cat"].lower()] for event in ran],
-        bytes=np.array(size, dtype=np.int64),
+        bytes=size,
         start_ns=start,
         end_ns=end,
     )
@@ -59,17 +64,26 @@ def read_kineto(file: str | Path) -> pd.DataFrame:
 
 
 def _events(file: str | Path, shown: str) -> list[Any]:
-    opened = gzip.open if Path(file).suffix == ".gz" else open
     try:
-        with opened(file, "rt", encoding="utf-8") as stream:
-            # Microseconds since 1970 with a fraction do not fit into a float.
-            found = json.load(stream, parse_float=Decimal)
-    except (json.JSONDecodeError, UnicodeDecodeError, gzip.BadGzipFile) as error:
+        content = Path(file).read_bytes()
+        if content.startswith(_GZIP):
+            content = gzip.decompress(content)
+        # Microseconds since 1970 with a fraction do not fit into a float.
+        found = json.loads(content, parse_float=Decimal)
+    except (EOFError, OSError, RecursionError, ValueError, zlib.error) as error:
         raise InputError(f"is no whole JSON file: {error}", file=shown) from error
     events = found.get("traceEvents") if isinstance(found, dict) else found
     if not isinstance(events, list):
         raise InputError("has no list of events", file=shown, allowed="a list, or an object with `traceEvents`")
     return events
+
+
+def _whole(value: Any) -> int:
+    """A whole number, which may be text. Raises `ValueError` for a fraction."""
+    number = int(value)
+    if not isinstance(value, str) and number != value:
+        raise ValueError(f"{value} is no whole number")
+    return number
 
 
 def _times(events: list[Any]) -> tuple[Any, Any]:

@@ -56,6 +56,8 @@ def read_nsys(file: str | Path) -> pd.DataFrame:
         phase = _phases(connection, columns, strings, launched[:, 4], launched[:, 5])
     except sqlite3.Error as error:
         raise InputError(f"cannot be read as an export of Nsight Systems: {error}", file=shown) from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"has a row without a number where one is needed ({error})", file=shown) from error
     finally:
         connection.close()
     start, end, gpu, stream, _, _, size = launched.T
@@ -123,7 +125,10 @@ def _who(columns: set[str]) -> tuple[str, ...]:
 
 
 def _numbers(rows: list[tuple[Any, ...]]) -> Ints:
-    return np.array(rows, dtype=np.int64).reshape(-1, 7)
+    found = np.array(rows or np.zeros(0, dtype=np.int64)).reshape(-1, 7)
+    if found.dtype.kind != "i":
+        raise ValueError("start, end, deviceId, streamId, correlationId, globalPid and bytes are whole numbers")
+    return found
 
 
 def _phases(

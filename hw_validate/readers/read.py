@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ def format_of(file: str | Path) -> str:
     for beginning, name in _BEGINNINGS.items():
         if begins.startswith(beginning):
             return name
-    if begins.lstrip().startswith((b"{", b"[")):
+    if begins.removeprefix(codecs.BOM_UTF8).lstrip().startswith((b"{", b"[")):
         return "kineto"
     raise InputError("is no trace that can be read", file=str(file), allowed="; ".join(FORMATS.values()))
 
@@ -71,6 +72,32 @@ def _read(file: str | Path, kind: str) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        return pd.read_parquet(file)
-    except (OSError, ValueError) as error:
+        table = pd.read_parquet(file)
+    except (KeyError, NotImplementedError, OSError, TypeError, ValueError) as error:
         raise InputError(f"is no whole Parquet file: {error}", file=str(file)) from error
+    _check_ops(table, str(file))
+    return table
+
+
+def _check_ops(ops: pd.DataFrame, file: str) -> None:
+    """Raises `InputError` for a column that is missing or of another kind, a time that is none, an end before its start."""
+    import numpy as np
+
+    from ...plots.traces.slices import NEEDED
+
+    for name in NEEDED:
+        if name not in ops:
+            raise InputError("is no column of it", field="op table", value=name, file=file, allowed=NEEDED)
+    for name in ("gpu", "sm", "lane", "task", "op"):
+        if ops[name].dtype.kind not in "iu" or ops[name].isna().any():
+            raise InputError("is a column of something else", field=name, file=file, allowed="whole numbers")
+    for name in ("start_us", "end_us", "stall_us", "wait_us"):
+        if ops[name].dtype.kind not in "iuf":
+            raise InputError("is a column of something else", field=name, file=file, allowed="numbers")
+    times = ops[["start_us", "end_us"]].to_numpy(dtype=np.float64)
+    if not np.isfinite(times).all():
+        raise InputError("holds a time that is no number", field="start_us, end_us", file=file)
+    early = times[:, 1] < times[:, 0]
+    if early.any():
+        bad = ops.iloc[int(np.argmax(early))]
+        raise InputError(f"the op of lane {bad['lane']} at {bad['start_us']} us ends before it starts", file=file)

@@ -24,6 +24,9 @@ Ints = NDArray[np.int64]
 LONGEST_NS = 86_400 * 10**9
 """A trace that spans more than a day mixes two clocks: one part of it counts from 1970, the other from some start."""
 
+_MOST = int(np.iinfo(np.int32).max)
+"""GPU or SM."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -42,7 +45,11 @@ class Rows:
 
 
 def op_table(rows: Rows, file: str) -> pd.DataFrame:
-    """Rows by start. Raises `InputError` if there are none, one ends before it starts, or two clocks are mixed."""
+    """Rows by start.
+
+    Raises `InputError` if there are none, one ends before it starts, or two clocks are mixed, and for a GPU or SM that is no
+    number of one, or a name that is no text.
+    """
     import pandas as pd
 
     if not len(rows.start_ns):
@@ -51,6 +58,13 @@ def op_table(rows: Rows, file: str) -> pd.DataFrame:
     if (rows.end_ns < rows.start_ns).any():
         bad = int(np.argmax(rows.end_ns < rows.start_ns))
         raise InputError(f"{rows.name[bad]!r} at {rows.start_ns[bad]} ns ends before it starts", file=file)
+    _refuse_no_number("gpu", rows.gpu, 0, file)
+    _refuse_no_number("sm", rows.sm, -1, file)
+    for column in (rows.role, rows.name, rows.phase, rows.kind):
+        try:
+            "".join(set(column)).encode()
+        except (TypeError, UnicodeEncodeError) as error:
+            raise InputError(f"has a name that is no text: {error}", file=file) from error
     lane = _lanes(rows)
     order = np.lexsort((lane, rows.end_ns, rows.start_ns))
     began = int(rows.start_ns.min())
@@ -81,6 +95,13 @@ def op_table(rows: Rows, file: str) -> pd.DataFrame:
         }
     )
     return table.assign(op=table.groupby("lane").cumcount().astype(np.int32))
+
+
+def _refuse_no_number(field: str, found: Ints, least: int, file: str) -> None:
+    wrong = (found < least) | (found > _MOST)
+    if wrong.any():
+        raise InputError("is no number of one", field=field, value=int(found[wrong][0]), file=file,
+                         allowed=f"{least} to {_MOST}")  # fmt: skip
 
 
 def refuse_mixed_clocks(times_ns: Ints, file: str) -> None:

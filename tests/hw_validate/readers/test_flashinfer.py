@@ -130,3 +130,16 @@ def test_an_event_without_a_name_is_refused():
     with pytest.raises(InputError, match=r"event = 4: has no name \(allowed: 2 names were given\)"):
         decode(kernel.buffer, ["a", "b"])
     assert spans(decode(kernel.buffer))[0][2] == "event 4"
+
+
+@pytest.mark.parametrize("first", [2**64 - 1, 3 << 32 | 3])
+def test_a_buffer_without_room_for_its_groups_is_refused(first):
+    with pytest.raises(InputError, match="has 8 entries, fewer than one for each group of a block"):
+        decode(np.array([first] + [1] * 8, dtype=np.uint64))
+
+
+def test_a_gpu_that_cannot_be_is_refused():
+    kernel = Kernel(blocks=1, groups=1)
+    kernel.span(0, 0, 0, 1_000, 1_500)
+    with pytest.raises(InputError, match="gpu = 99999999999: is no number of one"):
+        decode(kernel.buffer, gpu=99_999_999_999)

@@ -1,5 +1,6 @@
 """torch.profiler JSON, made here as Kineto writes it."""
 
+import codecs
 import gzip
 import json
 
@@ -24,6 +25,9 @@ EVENTS = [
     event("forward", 99, 30, cat="gpu_user_annotation"),
     {"ph": "s", "id": 1, "pid": 4711, "tid": 4711, "ts": 10, "cat": "ac2g", "name": "ac2g"},
 ]
+
+
+NO_NUMBER = "has a GPU event without a number where one is needed"
 
 
 @pytest.fixture
@@ -68,6 +72,21 @@ def test_a_packed_file_and_a_bare_list_are_read(trace, tmp_path):
     assert len(read_trace(tmp_path / "trace.json.gz")) == len(read_trace(trace(EVENTS))) == 3
 
 
+def test_what_packs_a_file_is_seen_in_it_and_a_byte_order_mark_is_passed_over(tmp_path):
+    text = json.dumps({"traceEvents": EVENTS}).encode()
+    (tmp_path / "packed.json").write_bytes(gzip.compress(text))
+    (tmp_path / "marked.json").write_bytes(codecs.BOM_UTF8 + text)
+    assert len(read_trace(tmp_path / "packed.json")) == len(read_trace(tmp_path / "marked.json")) == 3
+
+
+@pytest.mark.parametrize("damaged", [lambda packed: packed[:-20], lambda packed: packed[:30] + b"xxxx" + packed[34:]])
+def test_a_damaged_packed_file_is_refused(tmp_path, damaged):
+    file = tmp_path / "trace.json.gz"
+    file.write_bytes(damaged(gzip.compress(json.dumps({"traceEvents": EVENTS}).encode())))
+    with pytest.raises(InputError, match=r"trace\.json\.gz: is no whole JSON file"):
+        read_trace(file)
+
+
 def test_epoch_and_relative_clocks_in_one_file_are_refused(trace):
     with pytest.raises(InputError, match=r"mixes clocks.*times since 1970 and times since the start of a recording"):
         read_trace(trace([*EVENTS, kernel("late", 1790000000000000, 3)]))
@@ -79,7 +98,18 @@ def test_epoch_and_relative_clocks_in_one_file_are_refused(trace):
         ('{"traceEvents": [', "is no whole JSON file"),
         ('{"events": []}', "has no list of events"),
         ({"traceEvents": EVENTS[:1]}, "holds nothing that ran on a GPU"),
-        ([kernel("k", "soon", 1)], "has a GPU event without a number where one is needed"),
+        ("[" * 100_000, "is no whole JSON file"),
+        ([kernel("k", "soon", 1)], NO_NUMBER),
+        ([kernel("k", 5, float("inf"))], NO_NUMBER),
+        ([kernel("k", 1e300, 1)], NO_NUMBER),
+        ('[{"ph": "X", "cat": "kernel", "ts": 1E+999999999, "dur": 1, "args": {"device": 0, "stream": 7}}]', NO_NUMBER),
+        ([kernel("k", 5, 1, device=2**70)], NO_NUMBER),
+        ([kernel("k", 5, 1, bytes=2**70)], NO_NUMBER),
+        ([kernel("k", 5, 1, device=1.7)], NO_NUMBER),
+        ([kernel("k", 5, 1) | {"args": None}], NO_NUMBER),
+        ([kernel("k", 5, 1) | {"args": [0, 7]}], NO_NUMBER),
+        ([kernel("k", 5, 1, device=2**40)], "gpu = 1099511627776: is no number of one"),
+        ([kernel("\ud800", 5, 1)], "has a name that is no text"),
         ([kernel("k", 5, -1)], "'k' at 5000 ns ends before it starts"),
         ("hello", r"is no trace that can be read \(allowed: Nsight Systems"),
     ],

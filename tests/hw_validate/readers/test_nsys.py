@@ -114,3 +114,21 @@ def test_a_damaged_file_is_refused(export):
     file.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
     with pytest.raises(InputError, match=r"profile\.sqlite: cannot be read as an export of Nsight Systems"):
         read_trace(file)
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = NULL", "has a row without a number"),
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'", "has a row without a number"),
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = NULL", "has a row without a number"),
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1.7", "has a row without a number"),
+        ("UPDATE NVTX_EVENTS SET start = NULL", "has a row without a number"),
+        ("UPDATE NVTX_EVENTS SET globalTid = NULL WHERE text = 'step'", "has a row without a number"),
+        (f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = {2**32 + 3}", "gpu = 4294967299: is no number of one"),
+        ("UPDATE StringIds SET value = X'FF' WHERE id = 1", "has a name that is no text"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(export, statement, message):
+    with pytest.raises(InputError, match=rf"profile\.sqlite: {message}"):
+        read_trace(export(statement))
