@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import subprocess
 import sys
 from multiprocessing.connection import Connection
+from typing import Any
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -27,6 +29,17 @@ def start_worker(module: str, *words: str) -> tuple[subprocess.Popen[bytes], Con
     finally:
         os.close(write)
     return process, answers
+
+
+def send(process: subprocess.Popen[bytes], message: Any) -> bool:
+    """Write a pickle to the standard input of a worker that waits for one. False if it has ended."""
+    assert process.stdin is not None
+    try:
+        pickle.dump(message, process.stdin)
+        process.stdin.flush()
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def kill_worker(process: subprocess.Popen[bytes], answers: Connection) -> None:

@@ -5,7 +5,6 @@ A worker that dies or exceeds the time for a point is replaced; the point gets a
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import time
 from collections.abc import Generator, Iterator
@@ -15,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from ..sim.errors import LimitError, XstageError
 from ..sim.units import format_size
 from .batch import Batches
-from .parent import kill_worker, start_worker
+from .parent import kill_worker, send, start_worker
 from .task import Record, Task, identity
 
 TICK_S = 0.2
@@ -102,11 +101,7 @@ class _Worker:
     def give(self, batch: list[Task]) -> None:
         """Send a batch to an idle worker; it is reading, so the pipe does not fill up."""
         self.tasks, self.since = batch, time.monotonic()
-        assert self.process.stdin is not None
-        try:
-            pickle.dump(batch, self.process.stdin)
-            self.process.stdin.flush()
-        except BrokenPipeError:
+        if not send(self.process, batch):
             self.ended = True
 
     def read(self) -> list[Record]:

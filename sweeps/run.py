@@ -8,8 +8,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +25,7 @@ from .journal import Journal
 from .pool import ProcessPool
 from .table import FILE, check_columns, check_owner, read_table, remove_leftovers, write_table
 from .task import Record, Task
+from .view import check_metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,6 +129,7 @@ def sweep(
     dask: str | None = None,
     timeout_s: float | None = None,
     max_memory: str | None = None,
+    metric: str | None = None,
     progress: Progress = silent,
 ) -> Sweep:
     """Run all points of a study: a name of the catalogue, a YAML file or a mapping.
@@ -134,15 +137,17 @@ def sweep(
     Results go into the folder `output`: a journal, from which the next call with that folder goes on, and points.parquet.
     Points are computed by `workers` processes (default: one for each processor), or by the Dask cluster whose scheduler
     is at `dask`. A point that fails, or takes longer than `timeout_s`, is a row with its error. `max_memory` ('8 GiB') is
-    for all processes together: there are fewer of them if they need more.
+    for all processes together: there are fewer of them if they need more. `metric` replaces the study's own.
 
     Raises `InputError` for what is not acceptable, and for a folder with the points of another study; `LimitError` if not
     even one worker fits into `max_memory`.
     """
     started = time.perf_counter()
     memory = None if max_memory is None else parse_size(max_memory, "max_memory")
-    _check_choices(workers, dask, timeout_s, memory)
+    _check_choices(output, workers, dask, timeout_s, memory)
     loaded = load_study(study)
+    if metric is not None:
+        loaded = replace(loaded, study=loaded.study.model_copy(update={"metric": metric}))
     check_columns(loaded)
     folder = Path(output)
     check_owner(loaded, folder)
@@ -160,7 +165,7 @@ def sweep(
             elif (first := next(tasks, None)) is not None:
                 if pool.compiled:
                     compile_engine()
-                tasks = _chain(first, tasks)
+                tasks = chain([first], tasks)
                 if memory is not None:
                     pool = _within(memory, pool, running, tasks)
                 running.take(pool, tasks)
@@ -187,18 +192,25 @@ class _Running:
         self.ok = journal.keys()
         self.before = frozenset(self.ok)
         self._known = False
+        self._metric_checked = False
         self._ended = 0
         self._table_due = time.monotonic() + TABLE_S
         self._committed = time.monotonic()
 
     def look_up(self) -> None:
-        """If there are records from before, find the key of every point first, so that no table leaves one out."""
+        """If there are records from before, find the key of every point first, so that no table leaves one out.
+
+        Raises `InputError` where they have no such metric.
+        """
         if self.before:
             for point in self.study.points():
                 self.keys.append(prepare(self.study, point).key)
                 self._ended += self.keys[-1] in self.before
             self.progress(self._ended, self.total)
         self._known = True
+        good = next((key for key in self.keys if self.ok.get(key)), None)
+        if good is not None and (found := self.journal.get(good)) is not None:
+            self._check_metric(found[0])
 
     def tasks(self) -> Iterator[Task]:
         """What is still to be computed, each key once. A point without a scenario gets its record at once."""
@@ -248,7 +260,14 @@ class _Running:
         for record in records:
             self.ok[record.key] = record.ok
             self.peak_bytes = max(self.peak_bytes, record.peak_bytes)
+            self._check_metric(record)
         self._ended += len(records)
+
+    def _check_metric(self, record: Record) -> None:
+        """Of the first record with metrics. Raises `InputError` where that of the study is not one of them."""
+        if record.metrics is not None and not self._metric_checked:
+            check_metric(self.study, record.metrics)
+            self._metric_checked = True
 
 
 def prepare(study: LoadedStudy, point: Point) -> Task | Record:
@@ -266,7 +285,7 @@ def prepare(study: LoadedStudy, point: Point) -> Task | Record:
 def _within(memory: int, pool: ProcessPool, running: _Running, tasks: Iterator[Task]) -> ProcessPool:
     """The pool with as many workers as fit into `memory`, going by a sample, which is part of the sweep."""
     alone = ProcessPool(1, pool.timeout_s, memory, pool.compiled)
-    running.take(alone, _first(SAMPLE, tasks))
+    running.take(alone, islice(tasks, SAMPLE))
     needed = int(running.peak_bytes * HEADROOM)
     if needed > memory:
         raise LimitError(
@@ -285,7 +304,11 @@ def uses_compiled(study: LoadedStudy) -> bool:
     return bool(written == "compiled")
 
 
-def _check_choices(workers: int | None, dask: str | None, timeout_s: float | None, memory: int | None) -> None:
+def _check_choices(
+    output: str | Path, workers: int | None, dask: str | None, timeout_s: float | None, memory: int | None
+) -> None:
+    if output == "":
+        raise InputError("is no folder", field="output", value="", allowed="its name; '.' is the working folder")
     if workers is not None and workers < 1:
         raise InputError("is not a number of processes", field="workers", value=workers, allowed="1 or more")
     if timeout_s is not None and not timeout_s > 0:
@@ -293,15 +316,3 @@ def _check_choices(workers: int | None, dask: str | None, timeout_s: float | Non
     if dask is not None and (workers is not None or memory is not None):
         field_name = "workers" if workers is not None else "max_memory"
         raise InputError("has no meaning with a Dask cluster, which has its own", field=field_name)
-
-
-def _chain(first: Task, rest: Iterator[Task]) -> Iterator[Task]:
-    yield first
-    yield from rest
-
-
-def _first(count: int, tasks: Iterator[Task]) -> Iterator[Task]:
-    for _ in range(count):
-        if (task := next(tasks, None)) is None:
-            return
-        yield task

@@ -29,9 +29,7 @@ def plotted(study: LoadedStudy, frame: pd.DataFrame, metric: str | None, at: Map
     metric = metric or study.study.metric
     known = [str(name) for name in frame if frame[name].dtype.kind in "iuf" and name not in ("point",)]
     if metric not in known:
-        raise InputError(
-            f"is no number of these points{closest(metric, known)}", field="metric", value=metric, allowed=known
-        )
+        raise _no_metric(metric, known)
     for name, value in at.items():
         columns = [axis.column for axis in study.axes]
         if name not in columns:
@@ -43,6 +41,21 @@ def plotted(study: LoadedStudy, frame: pd.DataFrame, metric: str | None, at: Map
     groups = column_groups(study)
     varying = {name: rest for name, *rest in groups if frame[name].nunique() > 1} or {groups[0][0]: groups[0][1:]}
     return study_figure(frame, list(varying), metric, study.study.question, varying)
+
+
+def check_metric(study: LoadedStudy, metrics: Mapping[str, Any]) -> None:
+    """Raises `InputError` where the metric of a study is no column of a table that has the `metrics` of a point.
+
+    A name with a dot, such as roles.mma.stall_mean_us, may be a metric of other points alone.
+    """
+    metric, known = study.study.metric, [*metrics, *(axis.column for axis in study.axes)]
+    if "." not in metric and metric not in known:
+        raise _no_metric(metric, known)
+
+
+def _no_metric(metric: str, known: Sequence[str]) -> InputError:
+    reason = f"is no number of these points{closest(metric, known)}"
+    return InputError(reason, field="metric", value=metric, allowed=known)
 
 
 def column_groups(study: LoadedStudy) -> list[list[str]]:

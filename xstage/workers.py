@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from .sim.compilation import compile_engine
 from .sim.errors import XstageError
-from .sweeps.parent import end_with, kill_worker, start_worker
+from .sweeps.parent import end_with, kill_worker, send, start_worker
 from .terminal.progress import Progress, silent
 
 Given = TypeVar("Given")
@@ -97,15 +97,9 @@ class _Worker(Generic[Given, Made]):
         self._process, self.answers = start_worker(__name__)
 
     def give(self) -> None:
-        """Send the first input of the batch, if there is one."""
-        if not self.batch:
-            return
-        assert self._process.stdin is not None
-        try:
-            pickle.dump((self._function, self._inputs[self.batch[0]]), self._process.stdin)
-            self._process.stdin.flush()
-        except BrokenPipeError:  # it has ended, which `receive` finds out
-            pass
+        """Send the first input of the batch, if there is one. That the process has ended, `receive` finds out."""
+        if self.batch:
+            send(self._process, (self._function, self._inputs[self.batch[0]]))
 
     def receive(self) -> tuple[int, Made]:
         """Position and result of what it was at work at. Raises what the function raised."""

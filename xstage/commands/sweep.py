@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..plots.figure_file import check_figure
+from ..table_rows import records
 from ..terminal.output import counted, print_json, show, table, warn, with_common_fields
 from ..terminal.progress import counted_progress
 from .options import AsJson, Plot
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..sweeps.run import Sweep
 
 ERRORS_SHOWN = 5
+POINTS_SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def sweep(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="A name from `xstage scenarios`, or a YAML file.")],
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "-o",
             "--output",
@@ -55,7 +57,9 @@ def sweep(
     plot: Plot = None,
     metric: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="What to draw: a column of the table; by default the study's metric."),
+        typer.Option(
+            metavar="COLUMN", help="What to print and draw: a column of the table; by default the study's metric."
+        ),
     ] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Do not run; estimate points, memory and time.")] = False,
     as_json: AsJson = False,
@@ -76,14 +80,15 @@ def sweep(
 
     with counted_progress(f"Sweeping {Path(study).stem}") as progress:
         done = swept(
-            study, output, workers=workers, dask=dask, timeout_s=timeout, max_memory=max_memory, progress=progress
-        )
+            study, output, workers=workers, dask=dask, timeout_s=timeout, max_memory=max_memory, metric=metric,
+            progress=progress,
+        )  # fmt: skip
     answer = done.as_dict()
     if warnings := [*done.idle_axes(), *done.cautions()]:
         answer["warnings"] = warnings
         warn(warnings)
     if plot is not None and done.done:
-        answer["files"] = [str(file) for file in done.save(plot, metric)]
+        answer["files"] = [str(file) for file in done.save(plot)]
     if as_json:
         print_json(with_common_fields(answer, done.timing | {"wall_s": time.perf_counter() - started}))
     else:
@@ -92,7 +97,7 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _estimate(study: str, output: Path | None, workers: int | None, started: float, as_json: bool) -> None:
+def _estimate(study: str, output: str | None, workers: int | None, started: float, as_json: bool) -> None:
     from ..sweeps.estimate import estimate as estimated
 
     found = estimated(study, output, workers)
@@ -103,7 +108,7 @@ def _estimate(study: str, output: Path | None, workers: int | None, started: flo
 
 
 def _parts(done: Sweep, files: Sequence[str]) -> list[Any]:
-    """A sweep for a person: the question, how many points there are, and the first errors."""
+    """A sweep for a person: the question, how many points there are, what a few are, and the first errors."""
     facts = [
         ("points", done.points),
         ("done", done.done),
@@ -112,7 +117,7 @@ def _parts(done: Sweep, files: Sequence[str]) -> list[Any]:
     ]
     parts: list[Any] = [
         f"{done.study.study.name}: {done.study.study.question}", "",
-        table("", ("", ""), facts), "",
+        table("", ("", ""), facts), "", *_few_points(done),
         f"written to {done.file}, in {done.timing['wall_s']:.1f} s", *(f"drawn in {file}" for file in files[:1]),
     ]  # fmt: skip
     if done.failed:
@@ -124,6 +129,16 @@ def _parts(done: Sweep, files: Sequence[str]) -> list[Any]:
             _verdict(done),
         ]  # fmt: skip
     return parts
+
+
+def _few_points(done: Sweep) -> list[Any]:
+    """The axes and the metric of a small study; nothing of a larger one, which is for a picture or a program."""
+    frame, metric = done.frame(), done.study.study.metric
+    if len(frame) > POINTS_SHOWN or metric not in frame:
+        return []
+    columns = list(dict.fromkeys([*(axis.column for axis in done.study.axes), metric]))
+    rows = [["" if value is None else value for value in row.values()] for row in records(frame[columns])]
+    return [table("", columns, rows), ""]
 
 
 def _verdict(done: Sweep) -> str:
