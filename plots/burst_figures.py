@@ -51,7 +51,7 @@ def knee_figure(data: pd.DataFrame, knee_kib: float, published_kib: float, setti
     return figure
 
 
-def audit_figure(data: pd.DataFrame, burst_kib: float, verdict: str) -> Figure:
+def audit_figure(data: pd.DataFrame, burst_kib: float, verdict: str, setting: str = "") -> Figure:
     """How long a burst takes to issue against its size, a line each for the first and for those in the long run.
 
     `data`: columns series, burst_kib, t_iss_us. The burst that was asked about is marked on each line.
@@ -70,6 +70,7 @@ def audit_figure(data: pd.DataFrame, burst_kib: float, verdict: str) -> Figure:
             there = np.interp(burst_kib, mine["burst_kib"], mine["t_iss_us"])
             axes.plot([burst_kib], [there], "o", color=colour, markeredgecolor="white")
         axes.axvline(burst_kib, color=MUTED, linewidth=1.0, linestyle=":", zorder=1)
+        say_setting(figure, setting)
         axes.set_xlim(0, data["burst_kib"].max())
         axes.set_ylim(0)
         axes.legend(loc="upper left")

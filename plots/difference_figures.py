@@ -40,7 +40,8 @@ def changes_figure(data: pd.DataFrame, old: str, new: str) -> Figure:
         most = float(np.abs(percent).max())
         if most > 50 * float(np.median(np.abs(percent))):
             axes.set_xscale("symlog", linthresh=max(1e-3, float(np.median(np.abs(percent)))))
-        axes.set_title(f"{shortened(new, 28)}" + (f", {left_out} more changes" if left_out else ""))
+        more = f":\nthe {len(shown)} largest of {len(data)} changes" if left_out else ""
+        axes.set_title(shortened(new, 36) + more)
     return figure
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -21,11 +22,16 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 400
 """Rows of a table that are shown; what is left out is said."""
+QUANTITY = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?[^\s\d.:-][^\s\d]*)?")
+"""A number, and a unit behind it: '8.4 %', '1936.3 TFLOPS', '2x'."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under columns; numbers stand right and sort as numbers. `left_out` rows are not shown."""
+    """Rows of cells under columns. A column of numbers, with units or without, stands right and sorts as numbers.
+
+    `left_out` rows are not shown.
+    """
 
     caption: str
     columns: Sequence[str]
@@ -88,24 +94,26 @@ def render(page: Page) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"cell": shown_cell, "number": is_number, "breakable": breakable}
+    environment.filters |= {"cell": shown_cell, "quantity": _sorts_as, "breakable": breakable}
     environment.tests |= {
         "table": lambda part: isinstance(part, Table),
         "picture": lambda part: isinstance(part, Picture),
         "code": lambda part: isinstance(part, Code),
         "number": is_number,
     }
-    environment.globals["svg"] = lambda picture: svg(picture.figure, picture.caption)
+    environment.globals["svg"] = lambda picture: svg(picture.figure)
+    environment.globals["numeric_columns"] = numeric_columns
     template = environment.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8"))
     return template.render(page=page) + "\n"
 
 
-def svg(figure: Figure, caption: str) -> str:
-    """A figure as an SVG element of flexible size, named by its caption for readers who cannot see it."""
+def svg(figure: Figure) -> str:
+    """A figure as an SVG element of flexible size, named by its titles and axes for readers who cannot see it."""
     from markupsafe import Markup, escape
 
     text = io.StringIO()
-    with house_style():
+    with house_style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # such a letter of a name is drawn as a box
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     drawn = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
     drawn = re.sub(r"\s*<metadata>.*?</metadata>", "", drawn, count=1, flags=re.DOTALL)
@@ -114,9 +122,31 @@ def svg(figure: Figure, caption: str) -> str:
     assert opening is not None
     kept = re.sub(r' (?:width|height)="[^"]*"', "", opening.group())
     named = (
-        f'<svg role="img" aria-label="{escape(caption)}" style="max-width:{wide * 1.25:.2f}in"' + kept[len("<svg") :]
+        f'<svg role="img" aria-label="{escape(_named(figure))}" style="max-width:{wide * 1.25:.2f}in"'
+        + kept[len("<svg") :]
     )
     return Markup(named + drawn[opening.end() :])
+
+
+def _named(figure: Figure) -> str:
+    """Title and axes of each panel: its caption stands below it and would be read twice."""
+    panels = [(axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes]
+    return "; ".join(dict.fromkeys(" ".join(text.split()) for panel in panels for text in panel if text))
+
+
+def numeric_columns(table: Table) -> list[bool]:
+    """Which columns hold nothing but numbers, with a unit behind them or without, and cells without a value."""
+    return [all(_sorts_as(row[at]) is not None for row in table.rows) for at in range(len(table.columns))]
+
+
+def _sorts_as(value: Any) -> float | int | str | None:
+    """The number that a cell begins with, '' for a cell without a value, None for other text."""
+    if value is None or value == "" or value != value:
+        return ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    found = QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    return float(found[1].replace(",", "")) if found else None
 
 
 def is_number(value: Any) -> bool:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from .names import shortened
 from .style import AMBER, BLUE, DASHES, GREEN, INK, ORANGE, PINK, SKY, house_style, say_setting
 
 if TYPE_CHECKING:
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
 
 COLOURS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
 KNOWN = {"l1": BLUE, "l2": ORANGE}
-NAMES = {"l1": "l1: first GEMM of an expert", "l2": "l2: its second GEMM"}
+NAMES = {"l1": "L1: first GEMM of an expert", "l2": "L2: its second GEMM"}
 """Colours of phases that many figures show; others get one of `COLOURS` in order."""
+HIGH, LOW = 0.74, 0.4
+"""Heights of bars, of 1 a row: tiles of L2 are lower, so that they differ from those of L1 without their colour, too."""
 
 
 def lanes_figure(data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", setting: str = "") -> Figure:
     """When each lane computes, a bar a task in the colour of its phase, one panel a policy, on one time axis.
 
-    `data`: columns policy, makespan_us, row (a lane, from 0), phase, start_us, end_us. What is white is waiting.
-    `setting` says what was simulated.
+    `data`: columns policy, makespan_us, row (a lane, from 0), phase, start_us, end_us, and role where rows are to be named
+    by it. What is white is waiting. `setting` says what was simulated.
     """
     policies, phases = list(dict.fromkeys(data["policy"])), sorted(data["phase"].astype(str).unique())
     colour = _colours(phases)
@@ -38,13 +41,14 @@ def lanes_figure(data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", s
             for phase in phases:
                 shown = mine[mine["phase"].astype(str) == phase]
                 axes.barh(
-                    shown["row"], shown["end_us"] - shown["start_us"], left=shown["start_us"], height=0.74,
-                    color=colour[phase], edgecolor="white", linewidth=0.3,
+                    shown["row"], shown["end_us"] - shown["start_us"], left=shown["start_us"],
+                    height=LOW if phase == "l2" else HIGH, color=colour[phase], edgecolor="white", linewidth=0.3,
                 )  # fmt: skip
             end = float(mine["makespan_us"].iloc[0])
             axes.axvline(end, color=INK, linewidth=1.0, linestyle=DASHES)
             axes.set_title(f"{policy}: {end:.0f} µs" if policy else f"{end:.0f} µs")
-            axes.set_yticks(np.arange(rows), [])
+            named_rows = mine.drop_duplicates("row").set_index("row")["role"] if "role" in mine else {}
+            axes.set_yticks(np.arange(rows), [shortened(str(named_rows.get(row, "")), 24) for row in range(rows)])
             axes.tick_params(axis="y", length=0)
             axes.invert_yaxis()
             axes.grid(axis="y", visible=False)

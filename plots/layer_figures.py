@@ -6,16 +6,21 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from .style import AMBER, BLUE, GREEN, INK, PINK, SKY, house_style
+from .style import AMBER, BLUE, GREEN, INK, PINK, SKY, house_style, say_setting
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLOURS = (BLUE, SKY, GREEN, AMBER, PINK, "#999999", "#666666", "#cccccc")
+COLOURS = (BLUE, SKY, GREEN, AMBER, PINK, "#999999", "#555555", "#cccccc")
+DOTS = "..."
+"""Of kernels beyond the colours there are: the first colours again, dotted."""
 
 
-def layer_figure(data: pd.DataFrame) -> Figure:
-    """`data`: columns policy, kernel, start_us, time_us, exposed_us. What is exposed communication is hatched."""
+def layer_figure(data: pd.DataFrame, setting: str = "") -> Figure:
+    """`data`: columns policy, kernel, start_us, time_us, exposed_us. What is exposed communication is hatched.
+
+    `setting` says what was simulated.
+    """
     policies = list(dict.fromkeys(data["policy"]))
     kernels = list(dict.fromkeys(data["kernel"]))
     with house_style():
@@ -25,7 +30,11 @@ def layer_figure(data: pd.DataFrame) -> Figure:
             mine = data[data["kernel"] == kernel]
             places = [policies.index(policy) for policy in mine["policy"]]
             colour = COLOURS[at % len(COLOURS)]
-            axes.barh(places, mine["time_us"], left=mine["start_us"], color=colour, height=0.6, label=kernel)
+            hatch = DOTS if at >= len(COLOURS) else None
+            axes.barh(
+                places, mine["time_us"], left=mine["start_us"], color=colour, edgecolor="white", height=0.6, label=kernel,
+                hatch=hatch, linewidth=0,
+            )  # fmt: skip
             exposed = mine["exposed_us"].clip(lower=0)
             left = mine["start_us"] + mine["time_us"] - exposed
             axes.barh(places, exposed, left=left, color="none", edgecolor=INK, hatch="////", height=0.6, linewidth=0)
@@ -34,4 +43,5 @@ def layer_figure(data: pd.DataFrame) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.set_title("Hatched: exposed communication")
         figure.legend(loc="outside lower center", ncols=3, fontsize="small")
+        say_setting(figure, setting)
     return figure

@@ -37,7 +37,9 @@ def needs_figure(data: pd.DataFrame, setting: str = "") -> Figure:
                           fontsize="small", color=MUTED)  # fmt: skip
             if first["needed_factor"] > 0:
                 side = "left" if _is_right_half(rows["factor"], float(first["needed_factor"])) else "right"
-                mark_x(axes, float(first["needed_factor"]), f"enough: {first['needed_factor']:.3g}", top=1.0, side=side)
+                mark_x(
+                    axes, float(first["needed_factor"]), f"enough: {first['needed_factor']:.3g}×", top=1.0, side=side
+                )
             axes.set(title=str(name), xlabel="times what there is (logarithmic)")
             _label_powers(axes, rows["factor"])
             axes.set_ylim(bottom=0, top=1.3 * top)
@@ -52,12 +54,16 @@ def _is_right_half(factors: pd.Series, factor: float) -> bool:
 
 
 def _label_powers(axes: Axes, factors: pd.Series) -> None:
-    """A logarithmic axis with so few powers of two, 1 among them, that their labels do not meet."""
+    """A logarithmic axis with so few powers of two, 1 among them, that their labels do not meet; of one or two octaves with
+    steps between them.
+    """
     low, high = (math.floor(math.log2(factors.min())), math.ceil(math.log2(factors.max())))
     step = max(1, math.ceil((high - low) / MOST_LABELS))
     powers = [power for power in range(low, high + 1) if power % step == 0]
+    parts = {0: 4, 1: 4, 2: 2}.get(high - low, 1)
+    between = [2.0**power * (1 + part / parts) for power in powers[:-1] for part in range(1, parts)]
+    named = {2.0**power: f"1/{2**-power}" if power < 0 else f"{2**power}" for power in powers}
+    named |= {factor: f"{factor:.3g}" for factor in between}
     axes.set_xscale("log", base=2)
-    axes.set_xticks(
-        [2.0**power for power in powers], [f"1/{2**-power}" if power < 0 else f"{2**power}" for power in powers]
-    )
+    axes.set_xticks(sorted(named), [named[factor] for factor in sorted(named)])
     axes.minorticks_off()

@@ -33,7 +33,7 @@ def tiles_figure(data: pd.DataFrame) -> Figure:
             (
                 ("span_wave", "span, expert-wave", ORANGE),
                 ("span_interleaved", "span, interleaved", BLUE),
-                ("stall", "stall of the MMA warps, expert-wave", GREEN),
+                ("stall", "stall of Tensor Core lanes, expert-wave", GREEN),
             )
         ):
             at = rows + 0.26 * (place - 1)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from .style import BLUE, GREEN, MUTED, ORANGE, PINK, house_style
+from .style import BLUE, GREEN, MUTED, ORANGE, PINK, house_style, say_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,8 +17,8 @@ MARKS = {
     "megamoe": ("o", BLUE), "attention": ("s", ORANGE), "ulysses": ("D", PINK), "tensor parallel": ("^", GREEN),
     "all-to-all": ("v", MUTED),
 }  # fmt: skip
-BAND = 1.2
-"""The grey band holds predictions within this factor of what was measured."""
+BAND_PCT = 20
+"""The grey band holds predictions within this share of what was measured."""
 
 
 def pair_rates_figure(data: pd.DataFrame) -> Figure:
@@ -57,23 +57,27 @@ def pair_rates_figure(data: pd.DataFrame) -> Figure:
 
 
 def measured_figure(data: pd.DataFrame) -> Figure:
-    """Predicted against measured times, a mark a published row, with the band within a factor of `BAND`.
+    """Predicted against measured times, a mark a published row, with the band within `BAND_PCT` of it.
 
-    `data`: columns kind, time_us, predicted_us, error_pct, and one_row_in, of which number of published rows one is here:
-    all of them where there is no such column.
+    `data`: columns kind, time_us, predicted_us, error_pct; machine, where the figure is to name the machines; one_row_in, of
+    which number of published rows one is here: all of them where there is no such column.
     """
     drawn = _share_text(int(data["one_row_in"].iloc[0]) if "one_row_in" in data else 1)
     ends = np.array(
         [data[["time_us", "predicted_us"]].min().min() / 1.6, data[["time_us", "predicted_us"]].max().max() * 1.6]
     )
+    share = BAND_PCT / 100
     middle = float(data["error_pct"].abs().median())
     with house_style():
         figure = Figure(figsize=(5.0, 4.2))
         axes = figure.add_subplot(
             xlabel="measured, µs", ylabel="predicted, µs",
-            title=f"{len(data)} published times{drawn}median error {middle:.0f} %",
+            title=f"{len(data)} published times{drawn}median error {middle:.1f} %",
         )  # fmt: skip
-        axes.fill_between(ends, ends / BAND, ends * BAND, color="#dddddd", linewidth=0, label="within 20 %", zorder=0)
+        axes.fill_between(
+            ends, (1 - share) * ends, (1 + share) * ends, color="#dddddd", linewidth=0, zorder=0,
+            label=f"within {BAND_PCT} %",
+        )  # fmt: skip
         axes.plot(ends, ends, color=MUTED, linewidth=1.0, zorder=1)
         for kind in dict.fromkeys(data["kind"]):
             mine, (marker, colour) = data[data["kind"] == kind], MARKS.get(kind, ("P", MUTED))
@@ -81,6 +85,8 @@ def measured_figure(data: pd.DataFrame) -> Figure:
                 mine["time_us"], mine["predicted_us"], marker, color=colour, markersize=4.5, markeredgecolor="white",
                 markeredgewidth=0.3, linestyle="", label=f"{kind} ({len(mine)})",
             )  # fmt: skip
+        if "machine" in data:
+            say_setting(figure, "predicted on " + ", ".join(dict.fromkeys(data["machine"].astype(str))))
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
         axes.legend(loc="upper left")
     return figure

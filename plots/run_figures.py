@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from .schedule_figures import CAUSE_COLOURS, OTHER_COLOURS
-from .style import BLUE, DASHES, INK, MUTED, ORANGE, house_style, mark_x
+from .schedule_figures import CAUSE_COLOURS, HATCHES, OTHER_COLOURS
+from .style import BLUE, DASHES, INK, MUTED, ORANGE, house_style, mark_x, say_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,10 +28,10 @@ def roles_table(roles: Mapping[str, Any]) -> pd.DataFrame:
     ])  # fmt: skip
 
 
-def roles_figure(data: pd.DataFrame, makespan_us: float) -> Figure:
+def roles_figure(data: pd.DataFrame, makespan_us: float, setting: str = "") -> Figure:
     """Busy, stalled and waiting time of a lane, a bar a role; what is missing of the makespan it is not there.
 
-    `data`: see `roles_table`.
+    `data`: see `roles_table`. `setting` says what was simulated.
     """
     waits = [str(name) for name in data if str(name).startswith("wait us: ")]
     with house_style():
@@ -44,7 +44,10 @@ def roles_figure(data: pd.DataFrame, makespan_us: float) -> Figure:
         for name, label, colour in parts:
             time = data[name].fillna(0.0).to_numpy(dtype=float) if name in data else np.zeros(len(data))
             if time.any():
-                axes.barh(range(len(data)), time, left=left, color=colour, label=label, height=0.7)
+                axes.barh(
+                    range(len(data)), time, left=left, color=colour, label=label, height=0.7,
+                    hatch=HATCHES.get(label.removeprefix("wait: ")), edgecolor="white", linewidth=0,
+                )  # fmt: skip
                 left = left + time
         axes.set_yticks(range(len(data)), list(data["role"]))
         axes.invert_yaxis()
@@ -52,6 +55,7 @@ def roles_figure(data: pd.DataFrame, makespan_us: float) -> Figure:
         axes.axvline(makespan_us, color=INK, linewidth=1.0, linestyle=DASHES, label=f"makespan: {makespan_us:.1f} µs")
         axes.grid(axis="y", visible=False)
         figure.legend(loc="outside lower center", ncols=3)
+        say_setting(figure, setting)
     return figure
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from ..sim.activity import TENSOR_ROLES
 from .style import AMBER, BLUE, DASHES, GREEN, INK, MUTED, ORANGE, PINK, SKY, house_style, mark_x, say_setting
 
 if TYPE_CHECKING:
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
 
 CAUSE_COLOURS = {"stall": ORANGE, "inputs": BLUE, "slot": SKY, "peer": GREEN, "ring": PINK, "barrier": AMBER}
 OTHER_COLOURS = {"issue": "#999999", "window": "#bbbbbb", "task": "#dddddd"}
-TENSOR_ROLES, STORING_ROLES = ("mma", "math"), ("epilogue", "store")
+HATCHES = {"inputs": "//", "slot": "\\\\", "peer": "xx", "ring": "++", "barrier": "--"}
+"""White on the colour of a cause, so that causes differ without it, too; what else there is has none."""
+STORING_ROLES = ("epilogue", "store")
 """Where there are Tensor Cores, other roles are left out: they wait for their turn nearly all of the time."""
+SETTINGS = {"lead_rows": "row lead D"}
+"""Settings that have a name in the field."""
 FAR_APART = 20
 """From this ratio of the largest to the smallest value of a setting its axis is logarithmic."""
 
@@ -42,7 +47,9 @@ def timeline_figure(data: pd.DataFrame, setting: str = "") -> Figure:
                 label="Tensor Core lanes that compute",
             )  # fmt: skip
             axes.step(mine["time_us"], mine["tensor_core_pct"], where="post", color=BLUE, linewidth=1.0)
-            axes.step(mine["time_us"], mine["egress_pct"], where="post", color=ORANGE, linewidth=1.0, label="egress")
+            axes.step(
+                mine["time_us"], mine["egress_pct"], where="post", color=ORANGE, linewidth=1.0, label="egress in use"
+            )
             axes.axvline(end, color=INK, linewidth=1.0, linestyle=DASHES, label="end")
             axes.set_title(f"{policy}: {end:.0f} µs")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -74,7 +81,7 @@ def breakdown_figure(data: pd.DataFrame, setting: str = "") -> Figure:
         panels = figure.subplots(max(1, len(bars)), 1, squeeze=False, height_ratios=heights or None)[:, 0]
         for axes, (role, policies) in zip(panels, bars.items(), strict=False):
             _still_bars(axes, still[still["role"] == role], policies)
-            axes.set_title(f"What keeps {role} lanes from going on")
+            axes.set_title(f"Tensor Core lanes ({role})" if role in TENSOR_ROLES else f"{role} lanes")
         panels[-1].set_xlabel("stall and waits, µs a lane")
         drawn = [_label(name) for name in CAUSE_COLOURS | OTHER_COLOURS]
         parts = {
@@ -94,7 +101,10 @@ def _still_bars(axes: Axes, still: pd.DataFrame, policies: list[str]) -> None:
         mine = still[still["name"] == name].groupby("policy")["mean_us"].sum()
         time = mine.reindex(policies, fill_value=0.0).to_numpy(dtype=float)
         if time.any():
-            axes.barh(range(len(policies)), time, left=left, color=colour, label=_label(name), height=0.7)
+            axes.barh(
+                range(len(policies)), time, left=left, color=colour, label=_label(name), height=0.7,
+                hatch=HATCHES.get(name), edgecolor="white", linewidth=0,
+            )  # fmt: skip
             left += time
     axes.set_yticks(range(len(policies)), policies)
     axes.invert_yaxis()
@@ -148,11 +158,12 @@ def tune_figure(
     """Makespan over one setting of a policy, with the knee marked. Without a setting, or with one that is on or off, the
     best of each policy and of each value of that setting.
 
-    `data`: columns policy, makespan_us, and one for the setting. `own_us` is the scenario as it is written,
-    `simulated` says what that is.
+    `data`: columns policy, makespan_us, and one for the setting; the first row is the scenario as it is written. `own_us` is
+    its makespan, `simulated` says what it is.
     """
+    written = f"as written: {data['policy'].iloc[0]}"
     if setting is None or all(isinstance(value, (bool, np.bool_)) for value in data[setting].dropna()):
-        return _best_figure(data, policy, setting, own_us, simulated)
+        return _best_figure(data, policy, setting, own_us, simulated, written)
     with house_style():
         figure = Figure()
         say_setting(figure, simulated)
@@ -167,16 +178,22 @@ def tune_figure(
             axes.set_xticks(marked, [f"{value:g}" for value in marked])
             axes.minorticks_off()
         scale = " (logarithmic, but for 0)" if axes.get_xscale() == "symlog" else ""
-        axes.set(xlabel=setting.replace("_", " ") + scale, title=f"What {setting.replace('_', ' ')} does to {policy}")
+        name = SETTINGS.get(setting, setting.replace("_", " "))
+        axes.set(xlabel=name + scale, title=f"{policy}: makespan over {name}")
+        axes.set_ylim(0)
         if own_us is not None:
-            axes.axhline(own_us, color=ORANGE, linewidth=1.2, linestyle=DASHES, label="as it is written")
+            axes.axhline(own_us, color=ORANGE, linewidth=1.2, linestyle=DASHES, label=written)
+            axes.set_ylim(0, 1.05 * max(own_us, float(curve.max()) if len(curve) else 0.0))
         if knee is not None:
-            mark_x(axes, knee, rf"$D_\mathrm{{knee}}$ = {knee}", top=0.62)
+            side = "left" if len(curve) and knee > curve.index.to_series().median() else "right"
+            mark_x(axes, knee, rf"$D_\mathrm{{knee}}$ = {knee}", top=0.3, side=side)
         axes.legend(loc="best")
     return figure
 
 
-def _best_figure(data: pd.DataFrame, policy: str, setting: str | None, own_us: float | None, simulated: str) -> Figure:
+def _best_figure(
+    data: pd.DataFrame, policy: str, setting: str | None, own_us: float | None, simulated: str, written: str
+) -> Figure:
     """A bar for the best of each policy, of `policy` one for each value of a setting that is on or off."""
     named = data.assign(name=data["policy"])
     if setting is not None:
@@ -198,7 +215,7 @@ def _best_figure(data: pd.DataFrame, policy: str, setting: str | None, own_us: f
         axes.grid(axis="y", visible=False)
         axes.set_xlim(0, 1.16 * max([*best, own_us or 0.0]))
         if own_us is not None:
-            axes.axvline(own_us, color=ORANGE, linewidth=1.2, linestyle=DASHES, label="as it is written", zorder=1)
+            axes.axvline(own_us, color=ORANGE, linewidth=1.2, linestyle=DASHES, label=written, zorder=1)
             figure.legend(loc="outside lower center")
     return figure
 

@@ -21,18 +21,22 @@ if TYPE_CHECKING:
 
 POLICY_COLOURS = {"compute_only": MUTED, "serial": INK, "reserved_sms": GREEN, "comm_warp": PINK, "piggyback": BLUE}
 POLICY_MARKS = {"reserved_sms": "s", "comm_warp": "^", "piggyback": "o"}
+LARGE, MEDIUM, SMALL = 6.0, 4.2, 2.8
+"""Sizes of marks of calls: those of one type of numbers differ from those of another in colour and size."""
 SHORT = {"fused": "fused", "reserved_sms": "SMs", "reshaped": "reshaped", "serial": "serial"}
 
 
-def calls_figure(data: pd.DataFrame, paper: Mapping[str, float]) -> Figure:
+def calls_figure(data: pd.DataFrame, paper: Mapping[str, float], setting: str = "") -> Figure:
     """Speedup of interleaved over expert-wave MegaMoE, a mark a call, in columns by model.
 
     `data`: columns model, numbers, tokens, routing, speedup. `paper`: geometric_mean, minimum and maximum of its calls.
+    `setting` says what was simulated.
     """
     models = list(dict.fromkeys(data["model"]))
     numbers, tokens = sorted(data["numbers"].unique()), sorted(data["tokens"].unique())
     routings = list(dict.fromkeys(data["routing"]))
     colour = dict(zip(numbers, (BLUE, ORANGE, GREEN), strict=False))
+    size = dict(zip(numbers, (LARGE, MEDIUM, SMALL), strict=False))
     marker = dict(zip(tokens, ("o", "s", "^", "D", "v"), strict=False))
     mean = float(np.exp(np.log(data["speedup"]).mean()))
     with house_style():
@@ -46,8 +50,8 @@ def calls_figure(data: pd.DataFrame, paper: Mapping[str, float]) -> Figure:
             x = [models.index(model) + 0.22 * place for model in data.loc[chosen, "model"]]
             face = colour[number] if routing == routings[0] else "white"
             axes.plot(
-                x, data.loc[chosen, "speedup"], marker[tokens_of], color=colour[number], markersize=4.5, linestyle="",
-                markerfacecolor=face,
+                x, data.loc[chosen, "speedup"], marker[tokens_of], color=colour[number], markersize=size[number],
+                markerfacecolor=face, linestyle="",
             )  # fmt: skip
         axes.axhline(1, color=INK, linewidth=0.9)
         axes.axhline(mean, color=MUTED, linewidth=1.0, linestyle=DASHES)
@@ -62,7 +66,10 @@ def calls_figure(data: pd.DataFrame, paper: Mapping[str, float]) -> Figure:
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
         )  # fmt: skip
         axes.set_ylim(top=axes.get_ylim()[0] + 1.12 * (axes.get_ylim()[1] - axes.get_ylim()[0]))
-        handles = [Line2D([], [], marker="o", linestyle="", color=colour[n], label=str(n).upper()) for n in numbers]
+        handles = [
+            Line2D([], [], marker="o", linestyle="", color=colour[n], markersize=size[n], label=str(n).upper())
+            for n in numbers
+        ]
         handles += [Line2D([], [], marker=marker[t], linestyle="", color=MUTED, label=f"{t} tokens") for t in tokens]
         if len(routings) > 1:
             handles += [
@@ -76,6 +83,7 @@ def calls_figure(data: pd.DataFrame, paper: Mapping[str, float]) -> Figure:
             columnspacing=1.0,
             handletextpad=0.2,
         )
+        say_setting(figure, setting)
     return figure
 
 

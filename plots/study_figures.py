@@ -29,15 +29,21 @@ MOST_WRITTEN = 120
 LOG_FROM = 30
 """Colours follow the logarithm where the largest value is this many times the smallest."""
 UNITS = (("_us", "µs"), ("_bytes", "bytes"), ("_gbs", "GB/s"), ("_pct", "%"))
+LABELS = {"stall_total_us": "stall, sum over lanes, µs"}
+"""Of metrics whose names do not say what they are."""
 MOST_LETTERS = 60  # of the names below the bars, side by side
 LONGEST_UPRIGHT = 4
 """Characters under a column that fit side by side."""
 COLOURS = "cividis"  # to the same order of brightness for every kind of colour vision
-WIDEST_TITLE, WIDEST_OF_LINE = 70, 50  # characters; that of a line figure is bold and begins at its axes
+WIDEST_OF_LINE = 50  # characters of the title of a line figure, which is bold and begins at its axes
 LONGEST_TITLE = 30  # of a panel, in one line
-WIDTH_OF_LETTER = 0.075  # inches, of small text
+WIDTH_OF_LETTER, WIDTH_OF_TITLE = 0.075, 0.09  # inches, of small and of medium text
+ROOM_BESIDE = 1.9  # inches for the labels on the left and the bar of colours
 SIZE: Any = SizeOrZero
-KEY, KIND = re.compile(r"\w+="), "kind"
+KEY, NAMING = re.compile(r"\w+="), ("kind", "name")
+"""A mapping's own name stands under one of `NAMING`."""
+WIDEST_FIGURE = 8.0  # inches; what would be wider is set in several rows
+CELL, LOWEST_CELL, NARROWEST_WRITTEN = 0.48, 0.12, 0.3  # inches of a heat map's column; numbers need the last
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,8 @@ def _axis(data: pd.DataFrame, columns: Sequence[str]) -> _Axis:
 def _differing(texts: dict[Any, str]) -> dict[Any, str]:
     """Texts such as 'kind=islands nic_rate=43 GB/s nic_latency=3 us' with the keys in which they differ, one per line.
 
-    The kind stays where other values are plain names, and a text that would be nothing, or that of another value, is kept.
+    The kind, or name, stays where other values are plain names. All keys of the only mapping are kept, and so is a text that
+    would be nothing, or that of another value.
     """
     keys = {value: _keys(text) for value, text in texts.items()}
     mappings = [found for found in keys.values() if found]
@@ -99,16 +106,19 @@ def _differing(texts: dict[Any, str]) -> dict[Any, str]:
         return texts
     every = dict.fromkeys(key for found in mappings for key in found)
     kept = {key for key in every if len({found.get(key) for found in mappings}) > 1}
-    if len(mappings) < len(texts) and KIND in every:
-        kept.add(KIND)
+    if len(mappings) < len(texts):
+        kept |= set(every) if len(mappings) == 1 else every.keys() & set(NAMING)
     short = {
-        value: "\n".join(
-            inner if key == KIND else f"{key}={inner}" for key, inner in keys[value].items() if key in kept
-        )
-        for value in texts
+        value: "\n".join(_said(key, inner) for key, inner in keys[value].items() if key in kept) for value in texts
     }
     short = {value: text or texts[value] for value, text in short.items()}
     return short if len(set(short.values())) == len(set(texts.values())) else texts
+
+
+def _said(key: str, value: str) -> str:
+    """One entry of a mapping: 'islands', 'with rotation', 'nic_rate=43 GB/s'."""
+    switched = {"True": "with", "False": "without"}.get(value)
+    return value if key in NAMING else f"{switched} {key.replace('_', ' ')}" if switched else f"{key}={value}"
 
 
 def _keys(text: str) -> dict[str, str]:
@@ -165,25 +175,37 @@ def _heat_maps(data: pd.DataFrame, axes: Sequence[_Axis], metric: str, title: st
     longest = _widest(names)
     upright = longest > LONGEST_UPRIGHT
     titles = [_panel_title(third, panel) for panel in panels] if third else []
-    widest = _widest(titles)
-    wide = max(4.8, 1.9 + len(panels) * (0.3 + max(0.48 * len(names), WIDTH_OF_LETTER * widest)))
-    high = 1.5 + 0.34 * max(3, len(down.values)) + (WIDTH_OF_LETTER * longest if upright else 0)
-    figure = Figure(figsize=(wide, high + (0.2 if titles else 0)))
-    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    widest = WIDTH_OF_LETTER * _widest(titles)
+    cell = max(LOWEST_CELL, min(CELL, (WIDEST_FIGURE - ROOM_BESIDE) / len(names)))
+    panel_wide = 0.3 + max(cell * len(names), widest)
+    in_a_row = max(1, min(len(panels), int((WIDEST_FIGURE - ROOM_BESIDE + 0.3) / panel_wide)))
+    rows = -(-len(panels) // in_a_row)
+    wide = max(4.8, ROOM_BESIDE + in_a_row * panel_wide)
+    below = WIDTH_OF_LETTER * longest if upright else 0.15
+    panel_high = 0.34 * max(3, len(down.values)) + (0.35 if titles else 0)
+    figure = Figure(figsize=(wide, 1.35 + below + rows * panel_high + (rows - 1) * 0.15))
+    each = max(1, -(-int(100 * (0.16 if upright else WIDTH_OF_LETTER * (longest + 1))) // int(100 * cell)))
+    places = figure.subplots(rows, in_a_row, sharey=True, squeeze=False).ravel()
+    for plot in places[len(panels) :]:
+        plot.set_axis_off()
+    grid = places[: len(panels)]
     for number, (plot, panel) in enumerate(zip(grid, panels, strict=True)):
         mine = data if third is None else data[data[third.column] == panel]
         values = mine.pivot(index=down.column, columns=across.column, values=metric)
         values = values.reindex(index=down.values, columns=across.values)
-        image = _heat_map(plot, values.to_numpy(dtype=float), norm)
-        plot.set_xticks(range(len(names)), names, rotation=90 if upright else 0)
+        image = _heat_map(plot, values.to_numpy(dtype=float), norm, cell >= NARROWEST_WRITTEN)
+        is_lowest = number + in_a_row >= len(panels)
+        plot.set_xticks(range(0, len(names), each), names[::each] if is_lowest else [], rotation=90 if upright else 0)
         plot.set_yticks(range(len(down.values)), [down.texts[value] for value in down.values])
-        plot.set_xlabel(across.label)
+        if is_lowest:
+            plot.set_xlabel(across.label)
+        if number % in_a_row == 0:
+            plot.set_ylabel(down.label)
         if third is not None:
             plot.set_title(titles[number], fontsize="small")
-    grid[0].set_ylabel(down.label)
-    figure.colorbar(image, ax=list(grid), label=label(metric))
+    figure.colorbar(image, ax=list(places), label=label(metric))
     if title:
-        figure.suptitle(_wrapped(title), fontsize="medium")
+        figure.suptitle(_wrapped(title, int(wide / WIDTH_OF_TITLE)), fontsize="medium")
     return figure
 
 
@@ -193,14 +215,15 @@ def _widest(texts: Sequence[str]) -> int:
 
 
 def _panel_title(axis: _Axis, value: Any) -> str:
-    one_line = f"{axis.label}: {axis.texts[value]}"
-    return one_line if len(one_line) <= LONGEST_TITLE else f"{axis.label}:\n{axis.texts[value]}"
+    one_line = axis.texts[value].replace("\n", ", ")
+    told = one_line if len(one_line) <= LONGEST_TITLE else axis.texts[value]
+    return f"{axis.label}: {told}" if len(axis.label) + 2 + len(told) <= LONGEST_TITLE else f"{axis.label}:\n{told}"
 
 
-def _heat_map(plot: Axes, values: Any, norm: Normalize) -> AxesImage:
+def _heat_map(plot: Axes, values: Any, norm: Normalize, has_room: bool) -> AxesImage:
     image = plot.imshow(np.ma.masked_invalid(values), norm=norm, cmap=COLOURS, aspect="auto", origin="lower")
     plot.grid(visible=False)
-    if values.size <= MOST_WRITTEN:
+    if has_room and values.size <= MOST_WRITTEN:
         for (row, column), value in np.ndenumerate(values):
             if np.isfinite(value):
                 dark = norm(value) < 0.55
@@ -222,6 +245,8 @@ def _norm(values: Any) -> Normalize:
 
 def label(column: str) -> str:
     """A column's name for a person: 'machine.stage.gap_us' is 'gap, µs'."""
+    if column in LABELS:
+        return LABELS[column]
     name, unit = _name_and_unit(column)
     return f"{name}, {unit}" if unit else name
 
@@ -260,5 +285,5 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
-def _wrapped(title: str, widest: int = WIDEST_TITLE) -> str:
+def _wrapped(title: str, widest: int) -> str:
     return textwrap.fill(title, widest)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MOST_RATES = 5
 """Of more different rates the widest and the narrowest are in the legend."""
 WIDEST, NARROWEST = 4.0, 0.8
+"""Of a node of `USUAL` GPUs; lines of more are thinner, so that they do not run into one another."""
+USUAL = 8
 INNER = 0.28
 LINE = "#999999"
 
@@ -29,7 +31,7 @@ def topology_figure(links: pd.DataFrame, gpus: int, taking_part: int, title: str
     The two directions of a link are one line, as wide as the faster.
     """
     at = positions(links, gpus)
-    widths = _widths(links)
+    widths = _widths(links, min(1.0, USUAL / gpus))
     with house_style():
         figure = Figure(figsize=(5.4, 4.2))
         axes = figure.add_subplot(aspect="equal", title=title)
@@ -89,10 +91,10 @@ def _lines(links: pd.DataFrame) -> dict[tuple[str, str], float]:
     return lines
 
 
-def _widths(links: pd.DataFrame) -> dict[float, float]:
+def _widths(links: pd.DataFrame, thinner: float) -> dict[float, float]:
     rates = links["rate_gbs"].unique()
     widest = max(rates, default=1.0)
-    return {rate: NARROWEST + (WIDEST - NARROWEST) * rate / widest for rate in rates}
+    return {rate: thinner * (NARROWEST + (WIDEST - NARROWEST) * rate / widest) for rate in rates}
 
 
 def _legend(widths: Mapping[float, float], idle: bool, has_switch: bool) -> list[Line2D]:

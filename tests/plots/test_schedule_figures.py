@@ -67,19 +67,25 @@ def test_a_timeline_has_a_panel_a_policy_on_one_time_axis():
 def test_the_breakdown_draws_every_stall_and_wait_of_lanes_that_compute_or_store():
     figure = breakdown_figure(BREAKDOWN)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "What keeps mma lanes from going on", "What keeps epilogue lanes from going on",
+        "Tensor Core lanes (mma)", "epilogue lanes",
     ]  # fmt: skip
     for axes, longest in zip(figure.axes, (12 + 3, 7 + 500), strict=True):
         assert [label.get_text() for label in axes.get_yticklabels()] == ["expert_wave", "interleaved"]
         assert max(bar.get_x() + bar.get_width() for bar in axes.patches) == longest
     [legend] = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["stall", "wait: inputs", "wait: slot"]
+    hatches = [patch.get_hatch() for patch in legend.get_patches()]
+    assert len(set(hatches)) == 3, "causes differ without their colours, too"
 
 
 def test_a_timeline_names_all_of_its_lines_and_what_was_simulated():
     figure = timeline_figure(TIMELINE, "a layer, on 8 GPUs")
     [legend] = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["Tensor Core lanes that compute", "egress", "end"]
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "Tensor Core lanes that compute",
+        "egress in use",
+        "end",
+    ]
     assert figure.get_suptitle() == "a layer, on 8 GPUs"
 
 
@@ -94,6 +100,9 @@ def test_the_curve_of_a_setting_has_its_points_and_its_knee():
     [axes] = tune_figure(TUNE, "interleaved", "lead_rows", 192, 120.0).axes
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[0, 150], [192, 100.5], [384, 100]])
     assert [text.get_text() for text in axes.texts] == [r"$D_\mathrm{knee}$ = 192"]
+    assert axes.get_ylim()[0] == 0
+    assert axes.get_title(loc="left") == "interleaved: makespan over row lead D"
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["interleaved", "as written: expert_wave"]
 
 
 def test_leads_far_apart_have_a_logarithmic_axis_with_room_between_their_labels():

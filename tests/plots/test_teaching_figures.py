@@ -1,10 +1,15 @@
 """Figures of the teaching set: what is drawn is what the tables say, the same table gives the same bytes, and labels fit."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 from xstage.plots.beside_figures import beside_figure
+from xstage.plots.difference_figures import changes_figure
 from xstage.plots.lane_figures import lanes_figure
+from xstage.plots.layer_figures import layer_figure
+from xstage.plots.needs_figures import needs_figure
 from xstage.plots.phase_figures import phase_figure
 from xstage.plots.reach_figures import measured_figure, pair_rates_figure
 from xstage.plots.run_figures import law_figure, makespans_figure, roles_figure
@@ -154,7 +159,76 @@ def test_lanes_have_a_bar_a_task_from_its_start_to_its_end():
 def test_lanes_say_what_their_phases_are_and_where_the_end_is():
     [legend] = lanes_figure(LANES).legends
     said = [text.get_text() for text in legend.get_texts()]
-    assert said == ["l1: first GEMM of an expert", "l2: its second GEMM", "end"]
+    assert said == ["L1: first GEMM of an expert", "L2: its second GEMM", "end"]
+
+
+def test_what_differs_in_colour_differs_without_it_too():
+    bars = lanes_figure(LANES).axes[0].patches
+    assert (
+        len({(bar.get_facecolor(), bar.get_height()) for bar in bars}) == len({bar.get_height() for bar in bars}) == 2
+    )
+    marks = [line for line in calls_figure(CALLS, PAPER).axes[0].lines if line.get_linestyle() == "None"]
+    assert len({(mark.get_color(), mark.get_markersize()) for mark in marks}) == 2
+    assert len({mark.get_markersize() for mark in marks}) == 2
+
+
+def test_lanes_are_named_by_their_roles_where_the_data_have_them():
+    roles = LANES["row"].map({0: "mma", 1: "mma", 2: "epilogue", 3: "store"})
+    axes = lanes_figure(LANES.assign(role=roles)).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["mma", "mma", "epilogue", "store"]
+
+
+def test_nine_kernels_of_a_block_look_like_nine():
+    kernels = pd.DataFrame({"policy": "serial", "kernel": [f"k{i}" for i in range(9)], "start_us": np.arange(9.0),
+                            "time_us": 1.0, "exposed_us": 0.0})  # fmt: skip
+    bars = [bar for bar in layer_figure(kernels).axes[0].patches if bar.get_facecolor()[3] and bar.get_width()]
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == 9
+
+
+def test_many_columns_and_panels_stay_within_a_page():
+    swept = pd.DataFrame(
+        [
+            (rate, burst, gap, rate * burst + gap)
+            for rate in range(400, 3300, 100)
+            for burst in range(5)
+            for gap in range(3)
+        ],
+        columns=["drain_rate_gbs", "burst_kib", "gap_us", "makespan_us"],
+    )
+    figure = study_figure(
+        swept, ["drain_rate_gbs", "burst_kib", "gap_us"], "makespan_us", "A question that is long " * 8
+    )
+    wide, _ = figure.get_size_inches()
+    with house_style():
+        figure.draw_without_rendering()
+        drawn = figure.get_tightbbox()
+        labels = [text.get_window_extent() for text in figure.axes[2].get_xticklabels() if text.get_text()]
+    assert wide <= 8.5 and drawn.x0 > -0.03 and drawn.x1 < wide + 0.03
+    assert len(labels) > 5 and all(left.x1 < right.x0 for left, right in itertools.pairwise(labels))
+
+
+def test_mappings_in_titles_of_panels_are_words():
+    policies = ["serial", "name=piggyback rotation=True"]
+    swept = pd.DataFrame([(a, b, policy, 1.0 + a + b) for a in range(4) for b in range(3) for policy in policies],
+                         columns=["a", "b", "policy", "makespan_us"])  # fmt: skip
+    panels = [axes for axes in study_figure(swept, ["a", "b", "policy"], "makespan_us", "").axes if axes.images]
+    assert panels[1].get_title(loc="left") == "policy:\npiggyback, with rotation"
+
+
+def test_what_is_needed_is_told_as_a_factor_on_an_axis_with_steps():
+    data = pd.DataFrame({"limit": "capacity (Q)", "factor": [1.0, 1.2, 1.4, 2.0], "makespan_us": [9.0, 8, 7, 7],
+                         "needed_factor": 1.4, "best_us": 7.0})  # fmt: skip
+    [axes] = needs_figure(data).axes
+    assert "enough: 1.4×" in [text.get_text() for text in axes.texts]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "1.25", "1.5", "1.75", "2"]
+
+
+def test_changes_that_are_not_drawn_are_counted_with_the_others():
+    data = pd.DataFrame({"what": [f"number {i}" for i in range(30)], "relative_pct": np.arange(1.0, 31)})
+    assert (
+        changes_figure(data, "a.json", "b.json").axes[0].get_title(loc="left")
+        == "b.json:\nthe 20 largest of 30 changes"
+    )
 
 
 def test_every_call_is_a_mark_at_its_speedup():
@@ -202,4 +276,11 @@ def test_the_law_bends_at_the_knee():
 )
 def test_predictions_beside_measurements_say_how_many_of_them_are_drawn(one_row_in, said):
     [axes] = measured_figure(MEASURED.assign(one_row_in=one_row_in)).axes
-    assert axes.get_title(loc="left") == said + "median error 15 %"
+    assert axes.get_title(loc="left") == said + "median error 15.0 %"
+
+
+def test_the_band_is_within_20_percent_of_what_was_measured():
+    [axes] = measured_figure(MEASURED).axes
+    corners = axes.collections[0].get_paths()[0].vertices
+    inner = corners[corners[:, 0] > 0]
+    assert {round(float(y / x), 6) for x, y in inner} == {0.8, 1.2}

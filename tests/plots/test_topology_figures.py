@@ -39,6 +39,11 @@ def test_a_link_is_as_wide_as_it_is_fast() -> None:
     assert labels == ["GPU", "40 GB/s", "20 GB/s"]
 
 
+def test_links_of_a_large_node_are_thin_so_that_they_stay_apart() -> None:
+    figure = topology_figure(links_table(load_machine("gb200-nvl72")), 72, 72, "title")
+    assert max(line.get_linewidth() for line in figure.axes[0].lines if line.get_marker() == "None") < 0.6
+
+
 def test_gpus_that_take_no_part_are_marked() -> None:
     figure = topology_figure(links_table(load_machine("hgx-b200")), 8, 4, "title")
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
