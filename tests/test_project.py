@@ -96,7 +96,17 @@ INTERFACE_ARROWS = {
     "pages": {"answers", "terminal"},
     "gallery": {"answers", "paper", "predictions", "table_rows", "terminal", "workers"},
     "demo": {"answers", "gallery", "paper", "terminal"},
-    "commands": {"answers", "demo", "differences", "gallery", "pages", "paper", "predictions", "terminal"},
+    "commands": {
+        "answers",
+        "demo",
+        "differences",
+        "gallery",
+        "pages",
+        "paper",
+        "predictions",
+        "table_rows",
+        "terminal",
+    },
 }
 """The same among the packages and modules of the interface itself."""
 

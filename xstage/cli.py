@@ -6,6 +6,7 @@ With `--json` standard output is one JSON object and nothing else, also for an e
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -35,6 +36,9 @@ from .terminal.output import OutputLostError, print_json, to_standard_output
 
 # The class of all errors in a command line; where it can be imported from depends on the version of typer.
 CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""A disk that is full or broken: no fault of the program, so that where it was says nothing."""
 
 _INTERRUPTED = 130  # what newer versions of typer make of Ctrl-C
 
@@ -108,6 +112,8 @@ def _raised(error: Exception, as_json: bool) -> int:
 
     if isinstance(error, XstageError):
         return _failed(error.as_dict(), as_json, 2 if isinstance(error, (InputError, ProgramError)) else 1)
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return _failed({"type": "OSError", "message": f"cannot be written: {error.strerror}"}, as_json, 1)
     traceback.print_exception(error)
     return _failed({"type": type(error).__name__, "message": f"unexpected: {error}"}, as_json, 1)
 

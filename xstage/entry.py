@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 
@@ -18,6 +20,7 @@ def main() -> int:
     With --json that is told in one JSON object.
     """
     signal.signal(signal.SIGTERM, _terminate)
+    _prepare_output()
     try:
         from .cli import main as run
 
@@ -26,6 +29,15 @@ def main() -> int:
         return _told("Interrupted", 1)
     except Terminated:
         return _told("Terminated", _TERMINATED)
+
+
+def _prepare_output() -> None:
+    """Standard output that takes all that is written: to nowhere if it is closed, '?' for what its encoding lacks."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _terminate(number: int, frame: object) -> None:

@@ -11,10 +11,10 @@ from xstage.cli import main
 
 @pytest.fixture
 def answer(capsys):
-    """Runs a command line with --json; gives its exit code and what it answers."""
+    """Runs a command line with --json; gives its exit code and its answer, which is all of standard output."""
 
     def run(*words):
         code = main([*words, "--json"])
-        return code, json.loads(capsys.readouterr().out)
+        return code, json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
     return run

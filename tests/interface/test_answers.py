@@ -99,7 +99,7 @@ def test_predictions_draw_the_rows_that_are_judged():
         "kind": ["megamoe", "attention", "attention"], "time_us": [100.0, 50.0, 70.0], "predicted_us": [110.0, 50.0, 70.0],
         "error_pct": [10.0, 0.0, 0.0], "judged": [True, True, False],
     })  # fmt: skip
-    assert drawn(Published(rows).plot())[0] == "2 published times: median error 5 %"
+    assert drawn(Published(rows).plot())[0] == "2 published times: median error 5.0 %"
 
 
 def test_a_fit_draws_each_call_before_and_after():

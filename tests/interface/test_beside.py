@@ -81,9 +81,18 @@ def test_a_kernel_is_matched_to_the_whole_run_as_often_as_it_ran(run):
     kernel = named(run, "my_kernel", 1.0).iloc[[0, 0, 0]].assign(end_us=lambda t: t["start_us"] + 20.0)
     found = xs.beside(kernel, SCENARIO, {"my_kernel": "all"})
     assert len(found.ops) == 3
-    ops = run.trace.ops()
-    whole = ops[ops["gpu"] == 0]["end_us"].max() - ops[ops["gpu"] == 0]["start_us"].min()
-    np.testing.assert_allclose(found.ops["simulated_issue_us"], whole)
+    np.testing.assert_allclose(found.ops["simulated_issue_us"], run.makespan_us)
+
+
+def test_a_kernel_ends_when_its_stores_have_arrived(run):
+    """A kernel that took exactly the makespan has no error; ops that a backend recorded end when the sender goes on."""
+    metrics = run.metrics
+    assert metrics["makespan_us"] > metrics["sender_visible_us"] + 0.1
+    row = {"gpu": 0, "task": -1, "kind": "kernel", "start_us": 5.0, "end_us": 5.0 + metrics["makespan_us"]}
+    found = xs.beside(pd.DataFrame([row | {"name": "mine"}]), SCENARIO, {"mine": "all"})
+    assert found.ops["error_pct"].tolist() == pytest.approx([0.0], abs=1e-9)
+    assert found.span.error_pct == pytest.approx(0.0, abs=1e-9)
+    assert xs.beside(run.trace.ops(), SCENARIO).span.simulated_us == metrics["sender_visible_us"]
 
 
 def test_the_two_gpus_of_a_symmetric_run_are_one_rank():
@@ -109,7 +118,8 @@ def test_a_kernel_is_matched_to_a_phase_as_one(run):
     kernel = named(run, "my_kernel", 1.0).iloc[[0, 0]]
     found = xs.beside(kernel, SCENARIO, {"my_kernel": "all:burst"})
     bursts = run.trace.spans().query("phase == 'burst' and gpu == 0")
-    np.testing.assert_allclose(found.ops["simulated_issue_us"], bursts["end_us"].max() - bursts["start_us"].min())
+    arrived = run.trace.granules()["visible_us"].max()
+    np.testing.assert_allclose(found.ops["simulated_issue_us"], arrived - bursts["start_us"].min())
     assert len(found.ops) == 2
 
 

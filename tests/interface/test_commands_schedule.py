@@ -1,6 +1,5 @@
 """compare, explain and tune: the contract, bars that add up, and a search that finds what a sweep finds."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -14,13 +13,8 @@ from xstage.answers.tuning import tuning_parts
 from xstage.cli import main
 from xstage.terminal.progress import counted_lines
 
-MEGAMOE = {
-    "question": "Which order?",
-    "machine": {"base": "hgx-b200", "overrides": {"compute.sms": 16}},
-    "workload": {"kind": "megamoe", "gpus": 2, "hidden": 512, "intermediate": 256, "experts": 16, "topk": 2,
-                 "tokens": 2048, "policy": "expert_wave"},
-    "granule": "8 KiB",
-}  # fmt: skip
+from .scenarios import MEGAMOE, MEGAMOE_SM90
+
 ATTENTION = {
     "question": "How many SMs?",
     "machine": {"base": "xstage-hopper", "overrides": {"compute.sms": 24}},
@@ -29,17 +23,6 @@ ATTENTION = {
 }
 LOSING = "megamoe-large-experts"
 SKEWED = {"workload.routing": {"kind": "zipf", "max_over_mean": 3.0}, "workload.starts": ["0 us", "20 us"]}
-
-
-@pytest.fixture
-def answer(capsys):
-    """Runs a command line with --json; gives its exit code and its answer, which is all of standard output."""
-
-    def run(*words):
-        code = main([*words, "--json"])
-        return code, json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +136,7 @@ def test_bars_add_up_to_the_makespan_in_any_order(order):
     assert sum(bar.ps for bar in done.bars) == done.total_ps
     assert done.total_ps == round(xs.run(MEGAMOE, overrides=SKEWED).makespan_us * 1e6)
     removable = [bar.name for bar in done.bars if bar.removed]
-    not_there = ("degraded_link", "slow_gpu", "links", "l2_cache", "hbm", "sending")
+    not_there = ("degraded_link", "slow_gpu", "links", "fp4_unpack", "l2_cache", "sending")
     assert removable == (order or [limit.name for limit in LIMITS if limit.name not in not_there])
     assert done.frame["us"].sum() == pytest.approx(done.as_dict()["total_us"])
 
@@ -297,7 +280,7 @@ def test_the_best_is_what_a_run_gives(tuned):
 def test_the_knee_is_the_least_lead_within_a_percent(tuned):
     curve = {t.parameters.get("lead_rows"): t.makespan_us for t in tuned.curve if t.policy == tuned.d_knee_policy}
     curve.pop(None)
-    assert tuned.knee_saving == f", saves {100 * (1 - curve[tuned.d_knee] / tuned.own.makespan_us):.1f} %"
+    assert f", saves {100 * (1 - curve[tuned.d_knee] / tuned.own.makespan_us):.1f} %;" in tuned.knee_told
     assert tuned.d_knee_policy == "interleaved"
     assert curve[tuned.d_knee] <= 1.01 * min(curve.values())
     assert all(time > 1.01 * min(curve.values()) for lead, time in curve.items() if lead < tuned.d_knee)
@@ -306,7 +289,8 @@ def test_the_knee_is_the_least_lead_within_a_percent(tuned):
 def test_nothing_is_run_twice(tuned):
     keys = [(tried.policy, tuple(tried.parameters.items())) for tried in tuned.curve]
     assert len(keys) == len(set(keys))
-    assert [tried.error for tried in tuned.curve if tried.policy == "lag"] != [None]
+    lag = [tried for tried in tuned.curve if tried.policy == "lag"]
+    assert lag and all(tried.error for tried in lag)
 
 
 def test_reserved_sms_and_flags_are_settings_like_others():
@@ -348,9 +332,32 @@ def test_tune_answers_with_the_agreed_fields(answer):
 
 
 def test_a_person_sees_what_to_change(capsys):
-    assert main(["tune", "attention-wan-serial", "--policies", "piggyback"]) == 0
+    assert main(["tune", "gemm-ar-lamport", "--policies", "serial,fused", "--runs", "2"]) == 0
     out = capsys.readouterr().out
-    assert "piggyback takes" in out and "Change the policy from serial to piggyback" in out
+    assert "serial takes" in out and "Change the policy from fused to serial" in out
+
+
+def test_another_layout_of_the_separate_gemms_is_a_setting():
+    """Each has tiles of its own, so what it saves may be theirs."""
+    changes = {"workload.experts": 4, "workload.policy": "unfused"}
+    done = xs.tune(MEGAMOE_SM90, ["unfused"], overrides=changes)
+    tried = {t.parameters.get("gemm"): t.makespan_us for t in done.curve}
+    assert set(tried) == {None, "contiguous", "psum", "masked"}
+    with_gemm = changes | {"workload.policy": {"name": "unfused", "gemm": "contiguous"}}
+    assert done.best.makespan_us == xs.run(MEGAMOE_SM90, overrides=with_gemm).makespan_us < 0.9 * tried[None]
+    assert done.changes[0] == "Set gemm, layout of rows of DeepGEMM's grouped GEMM, to contiguous."
+    assert done.changes[1].startswith("Its tile is another one (128 x 128, instead of 64 x 256)")
+    assert done.plot()
+    w4a8 = load(MEGAMOE_SM90, {"workload.numbers": "w4a8"})
+    for without in (load(MEGAMOE), w4a8):  # neither SM100 nor FP4 weights have such kernels
+        assert without.policies()["unfused"].settings == ()
+
+
+def test_a_setting_of_a_policy_that_nobody_named_is_refused_where_it_was_given():
+    unnamed = {**ATTENTION, "workload": {key: value for key, value in ATTENTION["workload"].items() if key != "policy"}}
+    said = r"^--set workload\.policy\.rotation = True: needs name beside it \(allowed: {name: ..., rotation: ...}\)$"
+    with pytest.raises(xs.InputError, match=said):
+        load(unnamed, {"workload.policy.rotation": True}, label="--set")
 
 
 # progress -------------------------------------------------------------------------------------------------------------

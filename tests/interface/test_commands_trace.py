@@ -71,6 +71,12 @@ def test_import_writes_an_op_table_and_says_what_takes_longest(tmp_path, profile
     assert pd.read_parquet(file)["name"].tolist() == ["gemm", "combine"]
 
 
+def test_a_name_with_a_line_break_stays_on_its_row(tmp_path, profile, capsys):
+    profile.write_text(profile.read_text().replace("combine", "my\\ncombine"))
+    assert main(["import", str(profile)]) == 0
+    assert "my combine" in capsys.readouterr().out
+
+
 def test_an_imported_table_goes_on_to_perfetto(tmp_path, profile, capsys):
     for source, target in ((profile, "a.parquet"), (tmp_path / "a.parquet", "a.pftrace")):
         assert main(["import", str(source), "-o", str(tmp_path / target)]) == 0

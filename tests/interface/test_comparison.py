@@ -4,6 +4,9 @@ import pytest
 
 import xstage as xs
 from xstage.answers.comparison import _other_order, comparison_parts, comparison_tables
+from xstage.answers.run import run_parts
+
+from .scenarios import MEGAMOE, MEGAMOE_SM90
 
 
 def test_a_comparison_names_the_collectives_that_did_not_go_along_with_the_links():
@@ -60,3 +63,34 @@ def test_a_comparison_warns_of_a_policy_that_is_less_certain():
     memory = found.rows()[0]["memory"]
     assert abs(memory["weight_hits_pct"] - memory["weight_hits_as_run_pct"]) > 10
     assert any(said.startswith("lag is less certain") for said in found.warnings)
+
+
+def test_policies_of_other_tiles_are_told_apart():
+    """What `lag` saves on Hopper is in part its larger tile, which two CTAs feed together."""
+    four = {"workload.experts": 4}
+    found = xs.compare(MEGAMOE_SM90, ["expert_wave", "lag"], overrides=four)
+    columns, lines = comparison_tables(found.rows())[0][1:]
+    assert [line[columns.index("tile")] for line in lines] == ["64 x 256", "128 x 256, cluster of 2"]
+    assert [row["tile"] for row in found.rows()] == list(found.frame["tile"])
+    facts = next(part for part in run_parts(xs.run(MEGAMOE_SM90, overrides=four)) if not isinstance(part, str))
+    assert "64 x 256" in [str(cell) for cell in facts.columns[1].cells]
+    alike = xs.compare(MEGAMOE, ["expert_wave", "interleaved"])
+    assert "tile" not in comparison_tables(alike.rows())[0][1]
+
+
+def test_a_policy_that_runs_without_faster_kernels_is_said_to():
+    found = xs.compare(MEGAMOE_SM90, ["unfused"], overrides={"workload.policy": "unfused"})
+    assert any("unfused runs without `gemm`" in said and "contiguous, psum, masked" in said for said in found.warnings)
+    chosen = {"workload.policy": {"name": "unfused", "gemm": "masked"}}
+    assert not any("`gemm`" in said for said in xs.compare(MEGAMOE_SM90, ["unfused"], overrides=chosen).warnings)
+
+
+def test_the_bound_that_sends_nothing_is_compared_where_it_is_asked_for(done):
+    changes = {"workload.m": 1024}
+    found = xs.compare("gemm-rs-llama-fused", ["fused", "compute_only"], overrides=changes)
+    fused, bound = found.rows()
+    assert bound["makespan_us"] < fused["makespan_us"] == done.rows()[0]["makespan_us"]
+    names = [row["policy"] for row in xs.compare("gemm-rs-llama-fused", overrides=changes).rows()]
+    assert names == ["fused", "serial", "reserved_sms", "reshaped"]
+    alone = xs.compare("gemm-rs-llama-fused", overrides=changes | {"workload.policy": "compute_only"})
+    assert alone.baseline == "compute_only" and {row["policy"] for row in alone.rows()} == {"compute_only", *names}

@@ -1,13 +1,17 @@
 """What `xstage diff` says of two things: exactly what differs, by how much, and nothing if nothing does."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 from xstage.scenarios.loader import load
 from xstage.sim.errors import InputError
 
 import xstage as xs
 from xstage.cli import main
+from xstage.differences.change import Change, relative_pct
+from xstage.differences.diff import Difference, _percent, difference_parts
 
 SMALL = {"workload.producers": 4, "engine": "simpy"}
 WORDS = ["--set", "workload.producers=4", "--engine", "simpy"]
@@ -56,6 +60,33 @@ def test_two_runs_in_python(tmp_path):
     assert "bytes_stored" in found._repr_html_()
     assert list(found.frame["what"]) == [change.what for change in found.changes]
     assert not xs.diff(one, one)
+
+
+def test_parts_of_a_list_go_by_their_names():
+    found = changes(
+        xs.diff(*(xs.run("isolated-burst", overrides={"workload.burst": burst}) for burst in ("48KiB", "96KiB")))
+    )
+    assert "roofs.egress.use_pct" in found and not [name for name in found if ".0." in name]
+
+
+def test_names_that_do_not_fit_are_folded_and_not_cut():
+    names = [f"roles.epilogue.{'long_' * 14}{end}" for end in "ab"]
+    found = Difference("run", "old", "new", 2, tuple(Change(name, "x" * 40, "y" * 40) for name in names), (), {})
+    console = Console(width=80, file=io.StringIO())
+    for part in difference_parts(found):
+        console.print(part)
+    printed = console.file.getvalue()
+    assert "…" not in printed and all(len(line) <= 80 for line in printed.splitlines())
+    first_column = "".join(line.split("  ")[0].strip() for line in printed.splitlines())
+    assert all(name in first_column for name in names)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [(381649, 178.6, "-99.95 %"), (100, 0, "-100.0 %"), (1, 1.25, "+25.0 %"), (1e6, 1e-6, "-99.9999999999 %")],
+)
+def test_what_is_left_is_not_nothing(old, new, said):
+    assert _percent(relative_pct(old, new)) == said
 
 
 def test_two_machines_differ_in_quantities_whatever_their_unit():
@@ -170,6 +201,7 @@ def test_what_cannot_be_compared_is_exit_code_2(answer, words, said):
     "text, said",
     [
         ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ("[]", "is no answer of xstage"),
         ('{"error": {"message": "m"}}', "is the answer of a command that failed"),
         ('{"traceEvents": []}', "is a Kineto trace"),

@@ -1,6 +1,8 @@
 """Ctrl-C and SIGTERM get their answer at any time, also while the command is still being imported."""
 
 import json
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -59,6 +61,36 @@ def test_sigterm_while_a_file_is_written_leaves_none_and_ends_as_a_shell_expects
         assert json.loads(done.stdout) == {"error": {"type": "Terminated", "message": "terminated"}}
     else:
         assert done.stdout == "" and done.stderr.endswith("xstage: terminated\n")
+
+
+XSTAGE = [sys.executable, "-m", "xstage"]
+EXPLAIN = ["explain", "isolated-burst", "--set", "workload.producers=1"]
+
+
+def shell(words, redirected="", **more):
+    line = f"{shlex.join([*XSTAGE, *words])} {redirected}"
+    return subprocess.run(line, shell=True, capture_output=True, encoding="utf-8", **more)
+
+
+@pytest.mark.parametrize("words", [EXPLAIN, ["run", "--help"], [*EXPLAIN, "--json"]])
+def test_closed_output_is_output_that_nobody_reads(words):
+    done = shell(words, ">&- 2>&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["1", ""])
+@pytest.mark.parametrize("words", [["--version"], ["run", "--help"], [*EXPLAIN, "--json"]])
+def test_a_full_disk_is_told_in_a_line(words, unbuffered):
+    done = shell(words, "> /dev/full", env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr and "No space left on device" in done.stderr.splitlines()[-1]
+
+
+def test_what_an_encoding_lacks_is_a_question_mark():
+    done = shell(EXPLAIN, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert "?????" in done.stdout
 
 
 def test_a_shell_completes_nothing_but_names_of_the_interface():

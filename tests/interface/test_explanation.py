@@ -7,18 +7,13 @@ import pytest
 import xstage as xs
 from xstage.answers.explanation import Bar, Explanation, explanation_parts
 
+from .scenarios import MEGAMOE, MEGAMOE_SM90
+
 NODES = {
     "question": "What holds it up?",
     "machine": "hgx-h100-rails",
     "workload": {"kind": "burst_train", "gpus": 16, "destination": "all", "producers": 16, "burst": "32 KiB", "bursts": 8,
                  "gap": "4 us"},
-}  # fmt: skip
-MEGAMOE = {
-    "question": "Where does the time go?",
-    "machine": {"base": "hgx-b200", "overrides": {"compute.sms": 16}},
-    "workload": {"kind": "megamoe", "gpus": 2, "hidden": 512, "intermediate": 256, "experts": 16, "topk": 2,
-                 "tokens": 2048, "policy": "expert_wave"},
-    "granule": "8 KiB",
 }  # fmt: skip
 
 
@@ -80,12 +75,46 @@ def test_what_saves_more_alone_is_named(done):
     assert "Removed alone, drain_rate saves most: 35.000 us" in found.sentence
 
 
-def test_computation_that_holds_its_feed_is_not_called_tensor_core_time():
-    everything, some = xs.explain(MEGAMOE), xs.explain(MEGAMOE, order=["Q", "R"])
-    compute = [next(bar for bar in one.bars if bar.name == "compute") for one in (everything, some)]
-    assert compute[0].cause == "Tensor Core time of the busiest lane"
-    assert compute[1].cause == "computation of the busiest lane, with what L2 and HBM add to it"
-    assert compute[0].ps < compute[1].ps
+def test_main_loops_that_hold_their_feed_are_said_to():
+    everything, feed, some = (xs.explain(MEGAMOE, order=order) for order in (None, ["l2_feed"], ["Q", "R"]))
+    compute = [next(bar for bar in one.bars if bar.name == "compute") for one in (everything, feed, some)]
+    assert compute[0].cause == compute[1].cause == "main loops of the busiest lane"  # HBM costs its tiles nothing
+    assert compute[2].cause == "main loops of the busiest lane, with what feeds them"
+    assert compute[0].ps < compute[2].ps
+
+
+def test_a_limit_that_another_one_hides_is_removed_too():
+    """Of few tokens, HBM and L2 hold up the main loops alike: only without both is what is left that of the Tensor Cores."""
+    few = {"workload.tokens": 16, "workload.policy": "lag"}
+    hidden, apart = (
+        {bar.name: bar for bar in xs.explain(MEGAMOE_SM90, overrides=few | rate).bars}
+        for rate in ({}, {"machine.compute.hbm_rate": "3000 TB/s"})
+    )
+    assert hidden["hbm"].ps == hidden["hbm"].alone_ps == 0
+    assert hidden["l2_feed"].ps > hidden["l2_feed"].alone_ps > 0
+    assert hidden["compute"].ps == apart["compute"].ps
+
+
+def test_the_epilogue_of_math_warps_is_none_of_their_main_loops():
+    """Both ranks have 36 m-blocks of 64 rows, four tiles of 256 columns each in L1 and in L2, on 16 SMs."""
+    bars = {bar.name: bar.ps / 1e6 for bar in xs.explain(MEGAMOE_SM90).bars}
+
+    def main_loop_us(k):
+        return 2 * 64 * 256 * k / (1979e6 * 0.65 / 16) + 0.3  # FLOPs, FP8 at the machine's efficiency, tile_fixed
+
+    assert bars["compute"] == pytest.approx(36 * 4 / 16 * (main_loop_us(1024) + main_loop_us(512)), rel=1e-4)
+    epilogues = 36 * 4 / 16 * 2 * 0.5  # each at least as long as the floor
+    assert bars["other"] > epilogues
+
+
+def test_weights_that_are_unpacked_on_hopper_have_a_bar():
+    w4a8 = {"workload.numbers": "w4a8"}
+    found = xs.explain(MEGAMOE_SM90, overrides=w4a8)
+    [bar] = [bar for bar in found.bars if bar.name == "fp4_unpack"]
+    fast = xs.run(MEGAMOE_SM90, overrides=w4a8 | {"machine.compute.fp4_unpack": 1e9}).makespan_us
+    assert bar.alone_ps / 1e6 == pytest.approx(found.total_ps / 1e6 - fast, rel=1e-3)
+    assert bar.ps > 0
+    assert "fp4_unpack" not in [bar.name for bar in xs.explain(MEGAMOE_SM90).bars]
 
 
 def test_what_to_beware_of_is_printed_last():

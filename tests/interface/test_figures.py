@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from matplotlib.image import imread
 from pyarrow import parquet
 from xstage.sim.errors import InputError
 
@@ -16,6 +19,7 @@ from xstage.gallery.reach_tables import published_table, topology_table
 from xstage.gallery.shape_tables import calls_table
 
 QUICK = ["knee"]
+STORED = Path(__file__).parents[2] / "docs" / "figures"
 
 
 def write_points(points, folder):
@@ -114,8 +118,14 @@ def test_pairs_of_a_switch_share_the_egress_evenly_and_islands_are_slower_outsid
 
 @pytest.mark.slow
 def test_every_figure_of_the_set_is_drawn_from_its_table(tmp_path):
-    done = xs.figures(tmp_path, formats=["svg"], workers=2)
+    done = xs.figures(tmp_path, formats=["svg", "png"], workers=2)
     assert [one.name for one in done.drawn] == [drawing.name for drawing in DRAWINGS]
     first = digests(tmp_path)
-    xs.figures(tmp_path, formats=["svg"], redraw=True)
+    xs.figures(tmp_path, formats=["svg", "png"], redraw=True)
     assert digests(tmp_path) == first
+    stale = [
+        file.name
+        for file in sorted(STORED.glob("*.png"))
+        if not np.array_equal(imread(file), imread(tmp_path / file.name))
+    ]
+    assert not stale, "copy them anew to docs/figures from what `xstage figures --format png -o out/figures` draws"

@@ -80,6 +80,53 @@ def test_the_command_names_the_policies_and_kernels_and_draws_them(capsys, tmp_p
     assert "kernel,stream" in (tmp_path / "layer.csv").read_text()
 
 
+def test_the_command_says_whose_tokens_there_are_and_the_numbers_of_the_experts(capsys):
+    asked = ["layer", "deepseek-v3", "--policies", "expert_wave", "--tokens", "512"]
+    assert main(asked) == 0
+    said = capsys.readouterr().out
+    assert "512 tokens of each rank, on 8 GPUs" in said and "Experts in w8a8" in said
+    assert main([*asked, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["tokens_of"], answer["expert_numbers"]) == ("rank", "w8a8")
+
+
+def test_an_assumed_rate_and_links_that_were_changed_are_named_with_the_answer(capsys):
+    asked = ["layer", "flux-1", "--policies", "serial", "--machine", "hgx-h100", "--set"]
+    assert main([*asked, "machine.interconnect.drain_rate=700GB/s"]) == 0
+    said = capsys.readouterr().out
+    assert "warning: drain_rate of the interconnect changed" in said
+    assert "collective_rate = 87.6 GB/s, which is assumed" in said
+    assert main([*asked, "machine.interconnect.collective_rate=500GB/s", "--json"]) == 0
+    [sentence] = json.loads(capsys.readouterr().out)["warnings"]
+    assert "rate of 500 GB/s is above the 346.5 GB/s that ports drain" in sentence
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "changes", "named"),
+    [
+        ("llama-3-8b", "serial", {"interconnect.ring_rate": "500 GB/s"}, "rate of 500 GB/s is above"),
+        ("llama-3-8b", "fused", {"interconnect.ring_rate": "500 GB/s"}, None),
+        ("llama-3-8b", "fused", {"compute.sms": 100}, "compute.sms changed"),
+        ("deepseek-v3", "expert_wave", {"interconnect.collective_rate": "500 GB/s"}, None),
+    ],
+)
+def test_warnings_are_about_what_the_kernels_of_the_block_do(model, policy, changes, named):
+    done = xs.layer(model, "hgx-h100", policies=[policy], tokens=512, overrides=changes)
+    assert [named in sentence for sentence in done.warnings] == [True] * bool(named)
+
+
+def test_rows_that_cross_nodes_are_named_and_no_rank_stands_for_others_that_are_further_away():
+    """114688 rows, for which one rank stands where all are alike."""
+    done = xs.layer("deepseek-v3", "hgx-h100-rails", gpus=16, tokens=896, policies=["expert_wave"])
+    [sentence] = done.warnings
+    assert "ranks are on several nodes" in sentence
+
+
+def test_one_rank_that_stands_for_all_with_busy_ports_is_named():
+    done = xs.layer("dit-moe", "hgx-b200", policies=["expert_wave"])
+    assert any("of the experts one rank stands for all" in sentence for sentence in done.warnings)
+
+
 def test_without_a_model_the_command_lists_them(capsys):
     assert main(["layer"]) == 0
     assert "hunyuan-video" in capsys.readouterr().out
@@ -97,8 +144,9 @@ def test_no_policy_and_one_twice_are_refused(policies, said):
     "words, said",
     [
         (["layer", "wan-41b"], "did you mean 'wan-14b'"),
-        (["layer", "minimax-h3"], "has no block"),
-        (["layer", "flux-1", "--policies", "fused"], "policies = 'fused': is unknown"),
+        (["layer", "minimax-h3"], "is no model with a block"),
+        (["layer", "flux-1", "--policies", "fused"], "policies = 'fused': is no policy of this workload"),
+        (["layer", "dit-moe", "--policies", "expert_wav"], "did you mean 'expert_wave'"),
         (["layer", "wan-1.3b"], "cannot share out the heads evenly"),
         (["layer", "flux-1", "--set", "workload.tokens=1"], "is no number of the machine"),
     ],

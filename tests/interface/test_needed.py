@@ -198,7 +198,7 @@ def test_the_picture_has_every_run_and_what_is_enough(found):
     assert [axes.get_title(loc="left") for axes in panels] == ["drain rate (R)", "capacity of the stage (Q)"]
     for axes, need in zip(panels, found.needs, strict=True):
         assert axes.lines[0].get_xydata().tolist() == [list(each) for each in need.tried]
-    assert f"enough: {found.needs[0].factor:.2f}" in [text.get_text() for text in panels[0].texts]
+    assert f"enough: {found.needs[0].factor:.2f}×" in [text.get_text() for text in panels[0].texts]
 
 
 def test_the_labels_of_a_picture_do_not_meet():

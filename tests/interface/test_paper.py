@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from xstage.scenarios import x_stage
-from xstage.scenarios.models import model
+from xstage.scenarios.expert_models import expert_model
 from xstage.scenarios.study import load_study
 from xstage.sim.errors import InputError
 
@@ -139,7 +139,7 @@ def test_main_loops_of_the_paper_lie_on_a_line_over_what_an_sm_takes_in() -> Non
     fixed = float(machine["compute.tile_fixed"]["value"].removesuffix(" us"))
     off = []
     for name, tile in x_stage.tiles().items():
-        sizes = model(name)
+        sizes = expert_model(name)
         for depth, us in ((sizes.hidden, tile.l1_main_loop_us), (sizes.intermediate, tile.l2_main_loop_us)):
             off.append(abs((fixed + (128 + 96) * depth / feed / 1e3) / us - 1))
     assert sorted(off)[-2] < 0.2 < 0.5 < max(off)
@@ -155,6 +155,11 @@ def test_a_small_lead_starves_l2_and_a_large_one_costs_ring_space() -> None:
     assert curve.knee_rows == 1152
     assert "D_knee: 1152 rows" in lead_parts(curve)[-1] and "1152" in curve._repr_html_()
     assert [list(axes.lines[0].get_xdata()) for axes in curve.plot().axes] == [[0, 192, 1152, 6144]] * 2
+    [printed] = [part for part in lead_parts(curve) if not isinstance(part, str)]
+    rings = [str(cell) for cell in printed.columns[5].cells]
+    assert [ring.strip() for ring in rings] == [f"{row['ring_mib']:.1f}" for row in curve.rows], (
+        "no digits that are none"
+    )
 
 
 def test_tiles_of_nobody_are_refused(tmp_path: Path) -> None:

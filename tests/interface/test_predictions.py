@@ -96,6 +96,7 @@ def test_the_json_of_the_command_is_the_contract(mine, capsys):
         "deepgemm",
         None,
     )
+    assert said["targets"] == [] and "int4" in said["rows"][5]["detail"]
     assert said["rows"][4] == said["rows"][4] | {"judged": False, "predicted_us": None, "skipped": "GPU unknown"}
     assert {"kind", "family", "machine", "tokens", "judged", "mae_pct", "bias_pct", "baseline_mae_pct"} <= set(
         said["summary"][0]
@@ -108,6 +109,16 @@ def test_a_person_sees_tables(mine, capsys):
     out = capsys.readouterr().out
     assert "4 of 6 rows predicted (67 %), 4 judged: the others GPU unknown 1, part not modelled 1" in out
     assert "the faster of two schedules: 1 of 1 (100 %)" in out
+    assert "unknown variant, megamoe_sm100_wave taken" in out and "nan" not in out
+    assert "act_dtype with weight_dtype = 'int4 with int4': is not modelled (allowed: fp8_e4m3 with fp4_e2m1" in out
+    assert "targets" not in out, "those are set for the rows of the project"
+
+
+def test_without_a_prediction_there_is_no_error_to_print(mine, capsys):
+    assert main(["published", "--data", str(mine), "--gpu", "GTX 9", "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "0 of 1 rows predicted (0 %), 0 judged: the others GPU unknown 1" in out
+    assert "error" not in out.partition("\n\n")[2]
 
 
 @pytest.mark.parametrize(
@@ -256,8 +267,9 @@ def test_worker_processes_answer_as_this_one_does(done, mine):
     asked = [
         (load_machine("hgx-h20"), mapped(row | {"tokens_per_rank": tokens}).case) for tokens in (4, 8) for row in rows
     ]
-    assert dict(answers(asked, 2)) == dict(answers(asked, 1))
-    assert len({reply.predicted_us for _, reply in answers(asked, 2)}) == 4
+    found = dict(answers(asked, 2))
+    assert found == dict(answers(asked, 1))
+    assert len({reply.predicted_us for reply in found.values()}) == 4
 
 
 def test_policies_of_one_shape_share_the_draw_of_their_routing(done, monkeypatch):

@@ -53,14 +53,20 @@ class Checked(HTMLParser):
             assert self.open.pop() == tag
 
 
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    return tmp_path_factory.mktemp("answers")
+
+
 @pytest.fixture
-def answer(tmp_path, capsys):
-    """Runs a command with --json and returns the file with its answer."""
+def answer(answers, capsys):
+    """Runs a command with --json, the first time that it is asked for, and returns the file with its answer."""
 
     def run(name):
-        assert main([*ANSWERS[name], "--json"]) == 0
-        file = tmp_path / f"{name}.json"
-        file.write_text(capsys.readouterr().out)
+        file = answers / f"{name}.json"
+        if not file.exists():
+            assert main([*ANSWERS[name], "--json"]) == 0
+            file.write_text(capsys.readouterr().out)
         return file
 
     return run
@@ -93,7 +99,7 @@ def test_a_page_says_the_numbers_of_its_answer(answer, tmp_path):
     found = json.loads(file.read_text())
     assert f'data-value="{found["makespan_us"]}"' in text
     assert "workload.burst=40KiB" in text  # the command
-    assert re.search(r'<td class="text">burst</td><td class="text">40 KiB</td>', text)  # the workload that it meant
+    assert re.search(r'<th scope="row">burst</th>\s*<td class="text">40 KiB</td>', text)  # the workload that it meant
     assert "arXiv 2607.23264" in text  # where the machine's numbers are from
 
 
@@ -145,7 +151,8 @@ def test_a_block_of_a_model_becomes_a_page_with_its_kernels(tmp_path):
         "error": None,
     }
     answer = {
-        "schema_version": 1, "model": "flux-1", "machine": "hgx-b200", "gpus": 8, "tokens": 4608, "baseline": "serial",
+        "schema_version": 1, "model": "flux-1", "machine": "hgx-b200", "gpus": 8, "tokens": 4608,
+        "tokens_of": "rank", "expert_numbers": "w8a8", "baseline": "serial", "warnings": ["ranks are on several nodes"],
         "policies": [policy | {"kernels": kernels}, {"policy": "piggyback", "error": "does not fit", "kernels": []}],
     }  # fmt: skip
     (tmp_path / "layer.json").write_text(json.dumps(answer))
@@ -153,6 +160,7 @@ def test_a_block_of_a_model_becomes_a_page_with_its_kernels(tmp_path):
     text = (tmp_path / "layer.html").read_text()
     assert (page.title, page.figures) == ("One block of flux-1 on hgx-b200", 1)
     assert "10.0 % of it is communication that nothing hides" in text and "does not fit" in text
+    assert "4608 tokens of each rank" in text and "ranks are on several nodes" in text
 
 
 def test_records_in_records_become_tables_of_their_own(tmp_path):
@@ -196,7 +204,7 @@ def test_a_sweep_becomes_a_page_over_its_axes(tmp_path):
     xs.sweep(study, tmp_path / "sweep", workers=1)
     page = xs.report(tmp_path / "sweep", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
-    assert page.figures >= 1 and "How long do bursts take?" in text and "The shortest makespan" in text
+    assert page.figures >= 1 and "How long do bursts take?" in text and "The smallest makespan" in text
     assert "burst 16 KiB" in text and "the smallest" not in text
 
 
@@ -210,8 +218,8 @@ def test_the_page_of_a_sweep_draws_what_the_study_names(tmp_path):
     xs.sweep(study, tmp_path / "sweep", workers=1)
     xs.report(tmp_path / "sweep", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
-    assert "How long do bursts wait. The shortest makespan" in text
-    assert text.index("stall total") < text.index("makespan, µs over")
+    assert "How long do bursts wait." in text
+    assert text.index("stall, sum over lanes") < text.index("makespan, µs over")
     assert "made from Python, or by a command that was not recorded" in text
 
 
@@ -247,10 +255,13 @@ def test_the_page_of_an_explanation_names_its_columns_in_words(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is no answer of --json"),
-        (b"\xff\xfe", r"is no answer of --json \(allowed: what a command prints with --json, a trace as \.parquet"),
-        (b"[]", "is no answer of --json"),
-        (b'{"a": 1}', "is no answer of --json"),
+        (b"", "is not JSON"),
+        (b"\xff\xff", r"is not JSON: .* \(allowed: what a command prints with --json, a trace as \.parquet"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[]", "is no answer of xstage"),
+        (b'{"a": 1}', r"is no answer of xstage \(allowed: what a command prints with --json, a trace as \.parquet"),
+        (b'{"error": {"message": "m"}}', "is the answer of a command that failed"),
+        (b'{"traceEvents": []}', "is a Kineto trace"),
     ],
 )
 def test_another_file_is_refused(tmp_path, content, said):

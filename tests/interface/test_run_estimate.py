@@ -35,12 +35,17 @@ MOE = {
         "megamoe-large-experts",
     ],
 )
-def test_ops_are_exact_and_events_about_right(answer, scenario):
-    found = answer("run", scenario, "--estimate")[1]["estimate"]
-    ran = answer("run", scenario)[1]
-    assert found["ops"] == ran["ops"]
-    assert ran["events"] / 1.15 < found["events"] < 1.15 * ran["events"]
-    assert found["memory_bytes"] > 2**20 and found["wall_s"] > 0
+def test_ops_are_exact_and_events_about_right(scenario):
+    built = Built.of(load(scenario))
+    found, ran = estimate_run(built), xs.run(built).as_dict()
+    assert found.ops == ran["ops"]
+    assert ran["events"] / 1.15 < found.events < 1.15 * ran["events"]
+
+
+def test_an_estimate_is_printed_in_place_of_a_run(answer):
+    found, ran = (answer("run", "isolated-burst", *option)[1] for option in (["--estimate"], []))
+    assert "makespan_us" not in found and found["estimate"]["ops"] == ran["ops"]
+    assert found["estimate"]["memory_bytes"] > 2**20 and found["estimate"]["wall_s"] > 0
     assert ran["timing"]["peak_memory_bytes"] > 2**20
 
 

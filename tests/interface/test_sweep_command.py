@@ -46,6 +46,28 @@ def test_points_that_fail_are_shown_and_are_no_failure_of_the_sweep(study, tmp_p
     assert out.splitlines()[-1] == "2 points of 6 failed; the others are complete, so the exit code is 0."
 
 
+def test_a_small_study_is_a_table_of_its_axes_and_its_metric(study, tmp_path, capsys):
+    assert main(["sweep", study(149), "-o", str(tmp_path / "out"), "--workers", "1", "--metric", "stall_total_us"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    first = lines.index(["workload.producers", "workload.burst_bytes", "stall_total_us"])
+    assert lines[first + 1 : first + 7] == [
+        *([producers, size, "0.000"] for producers in "12" for size in ("1024", "2048")),
+        *(["149", size] for size in ("1024", "2048")),
+    ]
+
+
+def test_a_metric_that_there_is_not_ends_the_sweep_after_a_point(answer, study, tmp_path):
+    out = tmp_path / "out"
+    words = ("sweep", study(), "-o", str(out), "--workers", "1")
+    said = "metric = 'makespan': is no number of these points; did you mean 'makespan_us'?"
+    code, found = answer(*words, "--metric", "makespan")
+    assert code == 2 and said in found["error"]["message"]
+    assert len(pd.read_parquet(out / "points.parquet")) < 6
+    assert answer(*words)[0] == 0
+    code, found = answer(*words, "--metric", "makespan")
+    assert code == 2 and said in found["error"]["message"]
+
+
 def test_the_estimate_prints_the_first_error(study, capsys):
     assert main(["sweep", study(149), "--estimate"]) == 0
     assert "the first error  InputError: " in capsys.readouterr().out
@@ -83,6 +105,7 @@ def test_the_estimate_needs_no_folder(answer, study, capsys):
     "options, said",
     [
         ((), "-o DIR"),
+        (("-o", ""), "output = '': is no folder"),
         (("-o", "out", "--workers", "0"), "workers = 0"),
         (("-o", "out", "--max-memory", "much"), "max_memory = 'much': is not a size"),
         (("-o", "/proc/nowhere",), "cannot be written"),

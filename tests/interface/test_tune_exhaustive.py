@@ -68,7 +68,7 @@ def every_makespan(resolved: Resolved) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for name, choice in choices_of(resolved).items():
         for values in itertools.product(*(range(s.low, s.high + 1, s.step) for s in choice.settings)):
-            parameters = {s.key: bool(v) if s.flag else v for s, v in zip(choice.settings, values, strict=True)}
+            parameters = {s.key: s.written(v) for s, v in zip(choice.settings, values, strict=True)}
             changed = with_workload(resolved, resolved.scenario.workload.with_policy(name, parameters))
             try:
                 makespan_us = xs.run(changed, trace="off").makespan_us

@@ -1,4 +1,4 @@
-"""What the commands do, as functions: each takes plain values and returns a small object or a DataFrame."""
+"""`xstage run` as a function, and what there is to run: the catalogue, scenarios and machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..scenarios.loader import Resolved, load
 from ..scenarios.machine_files import load_machine
 from ..sim.errors import InputError
 from .built import Built
-from .run import Run
+from .run import Run, tile_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,17 +53,19 @@ def run(
     chosen = _one_of(engine or resolved.scenario.engine, "engine", ENGINES)
     level = _one_of(trace or resolved.scenario.trace, "trace", TRACE_LEVELS)
     program, fabric = built.program(), built.fabric()
-    outcome = simulate(program, fabric, engine=chosen, trace=level, progress=progress)
+    ran = simulate(program, fabric, engine=chosen, trace=level, progress=progress)
     simulated = time.perf_counter()
-    metrics = summarise(outcome) | {"roofs": [roof.as_dict() for roof in roofs(outcome, resolved.machine)]}
+    metrics = summarise(ran) | {"roofs": [roof.as_dict() for roof in roofs(ran, resolved.machine)]}
     if "rank_load" in program.meta:
         metrics["rank_load"] = program.meta["rank_load"]
+    if tile := tile_of(program):
+        metrics["tile"] = tile
     timing = {
         "wall_s": built.build_s + time.perf_counter() - started,
         "build_s": built.build_s,
         "simulate_s": simulated - started,
     }
-    return Run(resolved, chosen, metrics, timing, program, fabric, outcome)
+    return Run(resolved, chosen, metrics, timing, program, fabric, ran)
 
 
 def _built(

@@ -58,7 +58,10 @@ class BurstAudit(Audit):
             })
             for name, mode in modes.items()
         ]  # fmt: skip
-        return audit_figure(pd.concat(curves, ignore_index=True), self.burst_bytes / 1024, self.verdict)
+        setting = (
+            f"{self.producers} SMs of {self.machine} that store to one peer, {format_time(self.gap_ps)} between bursts"
+        )
+        return audit_figure(pd.concat(curves, ignore_index=True), self.burst_bytes / 1024, self.verdict, setting)
 
     def __repr__(self) -> str:
         return f"<BurstAudit of {self.producers} SMs of {self.machine}: {self.verdict}>"
@@ -92,11 +95,19 @@ def audit(
         raise InputError(f"is more than the SMs of {known.name}", field="producers", value=producers,
                          allowed=f"0 to {known.sms}")  # fmt: skip
     stage, size, wait = known.x_stage(), parse_size(burst, "burst"), parse_time(gap, "gap")
-    found = burst_gap.audit(stage, producers, size, wait, synchronised)
+    found = burst_gap.audit(stage, producers, size, wait, synchronised, _nominal(known))
     return BurstAudit(
         **{field.name: getattr(found, field.name) for field in fields(Audit)},
         machine=known.name, stage=stage, producers=producers, burst_bytes=size, gap_ps=wait, synchronised=synchronised,
     )  # fmt: skip
+
+
+def _nominal(machine: Machine) -> tuple[str, float] | None:
+    """The rate that a machine file gives and R follows from, in words, and its value in kB/s; None for a list of links."""
+    for name in ("drain_rate", "link_rate"):
+        if (rate := getattr(machine.interconnect, name)) is not None:
+            return name.replace("_", " "), rate.value
+    return None
 
 
 def audit_parts(found: BurstAudit) -> list[Any]:

@@ -12,17 +12,18 @@ from ..scenarios.loader import Resolved
 from ..sim.errors import InputError, XstageError
 from ..sim.units import PS_PER_US
 from ..terminal.heading import asked
-from ..terminal.output import folded, parts_html, table
+from ..terminal.output import folded, parts_html, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
-from .reruns import Given, Parameters, choices_of, chosen_policies, simulated, under_policy
-from .run import stall_mean_us
+from .reruns import Given, Parameters, choices_of, chosen_policies, comparable, own_policy, simulated, under_policy
+from .run import stall_mean_us, tile_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from ..scenarios.schema import TraceLevel
+    from ..scenarios.workload import PolicyChoice
     from ..sim.machine import Machine
     from ..sim.trace import Trace
 
@@ -74,7 +75,7 @@ class Comparison:
         """The answer of `xstage compare --json`, without the fields that all answers share."""
         answer = {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name,
                   "baseline": self.baseline, "speedup_of": SPEEDUP_OF, "policies": self.rows()}  # fmt: skip
-        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
+        return with_warnings(answer, self.warnings)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -141,7 +142,7 @@ def compare(
     trace: TraceLevel = "summary",
     progress: Progress = silent,
 ) -> Comparison:
-    """Run a scenario under each of `policies`, by default all of its workload, its own first.
+    """Run a scenario under each of `policies`, by default all of its workload but `compute_only`, its own first.
 
     The scenario's own policy runs as it is written, another with its own choices. One that cannot run this shape or machine
     becomes a row with its error. `trace="full"` keeps the traces, for timelines. Raises `InputError` for an unknown policy
@@ -149,8 +150,9 @@ def compare(
     """
     started = time.perf_counter()
     resolved = resolved_scenario(scenario, overrides)
-    choices = choices_of(resolved)
-    names, runs = chosen_policies(choices, policies), []
+    choices, runs = comparable(resolved), []
+    usual = list(dict.fromkeys([own_policy(resolved), *choices_of(resolved)]))
+    names = chosen_policies(choices, usual if policies is None else policies)
     warnings: dict[str, None] = {}
     for done, name in enumerate(names):
         progress(done, len(names))
@@ -159,7 +161,8 @@ def compare(
             ran = simulated(changed, trace)
             found = _found(ran, changed.machine)
             runs.append(PolicyRun(name, parameters, found, trace=ran if trace == "full" else None))
-            warnings |= dict.fromkeys([*cautions(changed, ran.program, ran), *_other_order(name, found)])
+            warned = [*cautions(changed, ran.program, ran), *_other_order(name, found)]
+            warnings |= dict.fromkeys([*warned, *_other_kernels(name, parameters, choices[name])])
         except XstageError as error:
             runs.append(PolicyRun(name, {}, None, str(error)))
     progress(len(names), len(names))
@@ -169,6 +172,7 @@ def compare(
 _FOUND = (
     "makespan_us", "sender_visible_us", "remote_visible_us", "stall_total_us", "stall_mean_us", "wait_us",
     "tensor_core_use_pct", "egress_use_pct", "occupancy_peak_bytes", "roofs", "memory", "spans", "phases", "breakdown",
+    "tile",
 )  # fmt: skip
 
 
@@ -186,6 +190,7 @@ def _found(trace: Trace, machine: Machine) -> dict[str, Any]:
         "memory": _memory(trace, machine),
         "phases": activity.phase_windows(trace),
         "breakdown": activity.breakdown(trace),
+        "tile": tile_of(trace.program),
     }
     return {name: metrics[name] for name in _FOUND}
 
@@ -224,6 +229,16 @@ def _other_order(policy: str, found: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _other_kernels(policy: str, parameters: Parameters, choice: PolicyChoice) -> list[str]:
+    """That a policy has other kernels, which were not chosen and may be faster."""
+    return [
+        f"{policy} runs without `{setting.key}`, {setting.meaning}, and may be faster with one: `xstage tune` tries "
+        f"{', '.join(setting.names)}"
+        for setting in choice.settings
+        if setting.names and setting.key not in parameters
+    ]
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
@@ -243,9 +258,7 @@ def comparison_parts(done: Comparison) -> list[Any]:
     failed = [(row["policy"], row["error"]) for row in rows if row["error"] is not None]
     if failed:
         parts += ["", table("cannot run", ("policy", "why"), failed)]
-    if done.warnings:
-        parts += ["", *(f"warning: {sentence}" for sentence in done.warnings)]
-    return parts
+    return [*parts, *warning_parts(done.warnings)]
 
 
 Rows = list[dict[str, Any]]
@@ -259,7 +272,8 @@ def comparison_tables(ran: Rows) -> list[Lines]:
 
 
 def _times(ran: Rows) -> Lines:
-    columns = ["policy", "makespan", "speedup", "stall", "per lane", "computing", "egress", "settings"]
+    tiles = [row.get("tile") or "" for row in ran]  # answers that were kept may be older than they are
+    columns = ["policy", "makespan", "speedup", "stall", "per lane", "computing", "egress", "tile", "settings"]
     lines = [
         [
             row["policy"],
@@ -269,14 +283,15 @@ def _times(ran: Rows) -> Lines:
             f"{row['stall_mean_us']:.3f}" if "stall_mean_us" in row else "",  # answers that were kept may be older
             "" if row["tensor_core_use_pct"] is None else f"{row['tensor_core_use_pct']:.1f} %",
             f"{row['egress_use_pct']:.1f} %",
+            tile,
             parameters_text(row["parameters"]),
         ]
-        for row in ran
+        for row, tile in zip(ran, tiles, strict=True)
     ]
-    if not any(line[-1] for line in lines):
-        columns, lines = columns[:-1], [line[:-1] for line in lines]
+    told = [*columns[:-2], *["tile"] * (len({*tiles}) > 1), *["settings"] * any(line[-1] for line in lines)]
+    lines = [[value for column, value in zip(columns, line, strict=True) if column in told] for line in lines]
     title = "us; stall of all lanes and of one; Tensor Core lanes that compute, egress in use"
-    return title, columns, lines
+    return title, told, lines
 
 
 def _roofs(ran: Rows) -> Lines:

@@ -1,10 +1,11 @@
 """`xstage explain`: where the time of a scenario goes, as bars that add up to its makespan.
 
 The scenario runs again and again, each time with one more limit removed: what a step saves is the bar of that limit. What
-is left when all are gone is split by the time of the busiest Tensor Core lane. Limits overlap, so a bar depends on the
-order: one that comes later is charged only with what the earlier ones have left. `alone_us` is what removing that limit
-and nothing else saves; where the two differ much, limits stand in for each other. A bar can be negative, where a limit
-happened to order stores or tiles well.
+is left when all are gone is split by the time of the busiest Tensor Core lane. Its main loops run at the machine's MMA
+efficiency, not at peak, with `tile_fixed` each. Limits overlap, so a bar depends on the order: one that comes later is
+charged only with what the earlier ones have left. `alone_us` is what removing that limit and nothing else saves; where the
+two differ much, limits stand in for each other. A bar can be negative, where a limit happened to order stores or tiles
+well.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from ..scenarios.loader import Resolved
 from ..sim import waterfall
 from ..sim.units import PS_PER_US
 from ..terminal.heading import asked
-from ..terminal.output import parts_html, table
+from ..terminal.output import parts_html, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
-from .limits import FEEDS, L2_CACHE, SENDING, Limit, is_there, named, ordered, trace_without
+from .limits import FEEDS, L2_CACHE, LIMITS, SENDING, Limit, named, ordered, those_there, trace_without
 from .reruns import Given, choices_of, chosen_policies, own_policy, under_policy
-from .run import what_runs
+from .run import what_runs_where
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,9 +40,9 @@ BAR_WIDTH = 40
 BELOW_ZERO = "Below 0: without that limit the scenario takes longer; it happens to order stores or tiles well."
 WAVES = "expert_wave"
 """The policy that crosses fewest experts."""
-WITH_FEED = "computation of the busiest lane, with what L2 and HBM add to it"
+WITH_FEED = "main loops of the busiest lane, with what feeds them"
 _PARTS = {
-    "compute": "Tensor Core time of the busiest lane",
+    "compute": "main loops of the busiest lane",
     "busy": "work of the busiest lane",
     "other": "that lane's epilogue, issue, signals",
     "stall": "that lane's stall",
@@ -163,7 +164,7 @@ class Explanation:
             "sentence": self.sentence,
             "weight_hits_pct": dict(self.weight_hits_pct),
         }
-        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
+        return with_warnings(answer, self.warnings)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -205,7 +206,9 @@ def explain(
         choices = choices_of(resolved)
         [name] = chosen_policies(choices, [policy], "policy")
         resolved, _ = under_policy(resolved, name, choices[name])
-    limits = [named(limit, resolved) for limit in ordered(order) if is_there(resolved, limit)]
+    chosen = ordered(order)
+    limits = [named(limit, resolved) for limit in those_there(resolved, chosen)]
+    fed = those_there(resolved, [limit for limit in LIMITS if limit.name in FEEDS and limit not in chosen])
     expected, done = max(1, 2 * len(limits)), 1
 
     def makespan(removed: Sequence[Limit]) -> int:
@@ -224,7 +227,7 @@ def explain(
     bars = [
         Bar(limit.name, limit.text, after[i] - after[i + 1], limit.removed, alone[i]) for i, limit in enumerate(limits)
     ]
-    parts = _PARTS if order is None or set(FEEDS) <= {*order} else _PARTS | {"compute": WITH_FEED}
+    parts = _PARTS | ({"compute": WITH_FEED} if fed else {})
     for part in waterfall.remainder(last):
         name = f"wait_{part.cause}" if part.cause else part.what
         bars.append(Bar(name, parts[part.what] + (part.cause or ""), part.ps))
@@ -249,7 +252,7 @@ def _weight_hits(resolved: Resolved) -> dict[str, float]:
 
 def explanation_parts(done: Explanation) -> list[Any]:
     """The waterfall for a person."""
-    scenario, total = done.resolved.scenario, done.total_ps
+    total = done.total_ps
     # A part is longer than the whole where another is below 0.
     longest = max([total, *(abs(bar.ps) for bar in done.bars)])
     rows = [
@@ -266,13 +269,13 @@ def explanation_parts(done: Explanation) -> list[Any]:
     rows.append(("makespan", f"{total / PS_PER_US:.3f}", "100.0 %", "", ""))
     return [
         *asked(done.resolved),
-        f"{what_runs(scenario.workload)}, on {scenario.workload.gpus} GPUs of {done.resolved.machine.name}",
+        what_runs_where(done.resolved),
         "",
         table("limits removed one after the other, then what is left", ("", "us", "share", "alone", ""), rows),
         *(["", BELOW_ZERO] if slower else []),
         "",
         done.sentence,
-        *(["", *(f"warning: {sentence}" for sentence in done.warnings)] if done.warnings else []),
+        *warning_parts(done.warnings),
     ]
 
 

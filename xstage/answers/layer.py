@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError, XstageError
 from ..sim.units import PS_PER_US
-from ..terminal.output import parts_html, table
+from ..terminal.output import parts_html, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
+from .reruns import chosen_policies
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,16 +51,21 @@ class LayerRun:
 class Layer:
     """A block of a model under several policies. The first that ran is the baseline of the speedups.
 
-    `tokens` is the whole sequence, where attention runs by data (deepseek-v3) that of one rank.
+    `tokens` are those of the whole `sequence`, or of each `rank` where attention runs by data (deepseek-v3), as
+    `tokens_of` says. `expert_numbers` are the types of weights and activations of its experts, None where it has none;
+    `warnings` name what is known to decide such answers.
     """
 
     model: str
     machine: str
     gpus: int
     tokens: int
+    tokens_of: str
+    expert_numbers: str | None
     seed: int
     runs: tuple[LayerRun, ...]
     timing: dict[str, float]
+    warnings: tuple[str, ...] = ()
 
     @property
     def baseline(self) -> LayerRun | None:
@@ -102,14 +108,16 @@ class Layer:
         }
         policies = [row | {"kernels": kernels.get(row["policy"], [])} for row in self.rows()]
         base = self.baseline
-        return {"model": self.model, "machine": self.machine, "gpus": self.gpus, "tokens": self.tokens,
+        answer = {"model": self.model, "machine": self.machine, "gpus": self.gpus, "tokens": self.tokens,
+                "tokens_of": self.tokens_of, "expert_numbers": self.expert_numbers,
                 "baseline": base.policy if base else None, "policies": policies}  # fmt: skip
+        return with_warnings(answer, self.warnings)
 
     def plot(self) -> Figure:
         """The kernels of each policy, one after the other."""
         from ..plots.layer_figures import layer_figure
 
-        return layer_figure(self.frame)
+        return layer_figure(self.frame, _what(self))
 
     def save(self, file: str | Path) -> list[Path]:
         """Write the picture of `plot`, and `frame` as CSV beside it. Raises `InputError` for an unknown suffix."""
@@ -140,48 +148,52 @@ def layer(
 ) -> Layer:
     """Simulate one block of a model under each of `policies`, by default all of them.
 
-    `tokens` replaces the model's usual length; `overrides` numbers of the machine by dotted path. A policy that the machine
-    or the shape does not allow becomes a row with its error. Raises `InputError` for an unknown model, machine or policy, a
-    policy that is given twice, none at all, and where no policy runs.
+    `tokens` replaces the model's usual number, of the whole sequence, or of each rank where attention runs by data
+    (deepseek-v3); `overrides` numbers of the machine by dotted path. A policy that the machine or the shape does not allow
+    becomes a row with its error. Raises `InputError` for an unknown model, machine or policy, a policy that is given twice,
+    none at all, and where no policy runs.
     """
     from ..scenarios.attention_models import attention_model
-    from ..scenarios.layers import block, block_policies
+    from ..scenarios.cautions import block_cautions
+    from ..scenarios.layers import block, block_policies, expert_numbers, tokens_of
     from ..scenarios.machine_files import load_machine
-    from ..sim.layers import Work, simulate_block
+    from ..sim.layers import KernelLength, Work, simulate_block
 
     started = time.perf_counter()
-    names = _chosen(policies, block_policies(model))
+    names = chosen_policies(block_policies(model), policies)
     for field, value in (("gpus", gpus), ("tokens", tokens)):
         if value is not None and value < 1:
             raise InputError("must be at least 1", field=field, value=value)
     loaded = load_machine(machine, overrides, "--set ")
-    known: dict[Work, tuple[int, int]] = {}
+    known: dict[Work, KernelLength] = {}
+    warnings: dict[str, None] = {}
     runs: list[LayerRun] = []
     granule = _granule_bytes(loaded)
     for done, name in enumerate(names):
         progress(done, len(names))
         try:
             kernels = block(model, name, gpus=gpus, tokens=tokens, seed=seed)
-            runs.append(LayerRun(name, simulate_block(loaded, kernels, granule, known)))
+            times = simulate_block(loaded, kernels, granule, known)
+            runs.append(LayerRun(name, times))
+            warnings |= dict.fromkeys(block_cautions(loaded, overrides or (), gpus, kernels, times.kernels))
         except XstageError as error:
             if done == len(names) - 1 and not any(run.time for run in runs):
                 raise  # the shape, not the policy
             runs.append(LayerRun(name, None, str(error)))
     progress(len(names), len(names))
     length = attention_model(model).tokens if tokens is None else tokens
-    return Layer(model, loaded.name, gpus, length, seed, tuple(runs), {"wall_s": time.perf_counter() - started})
-
-
-def _chosen(policies: Sequence[str] | None, allowed: Sequence[str]) -> list[str]:
-    names = list(allowed if policies is None else policies)
-    for name in names:
-        if name not in allowed:
-            raise InputError("is unknown", field="policies", value=name, allowed=allowed)
-        if names.count(name) > 1:
-            raise InputError("is given twice", field="policies", value=name)
-    if not names:
-        raise InputError("names no policy", field="policies", allowed=allowed)
-    return names
+    return Layer(
+        model=model,
+        machine=loaded.name,
+        gpus=gpus,
+        tokens=length,
+        tokens_of=tokens_of(model),
+        expert_numbers=expert_numbers(model),
+        seed=seed,
+        runs=tuple(runs),
+        timing={"wall_s": time.perf_counter() - started},
+        warnings=tuple(warnings),
+    )
 
 
 def _granule_bytes(machine: Machine) -> int:
@@ -201,6 +213,8 @@ def layer_parts(done: Layer) -> list[Any]:
     ran = [row for row in done.rows() if row["error"] is None]
     base = done.baseline
     parts: list[Any] = [_what(done)]
+    if done.expert_numbers:
+        parts.append(f"Experts in {done.expert_numbers}, all else in bf16.")
     if base is not None and base.time is not None:
         best = min((run for run in done.runs if run.time is not None), key=lambda run: run.makespan_us or 0)
         lines = [
@@ -215,11 +229,12 @@ def layer_parts(done: Layer) -> list[Any]:
     failed = [(row["policy"], row["error"]) for row in done.rows() if row["error"] is not None]
     if failed:
         parts += ["", table("cannot run", ("policy", "why"), failed)]
-    return parts
+    return [*parts, *warning_parts(done.warnings)]
 
 
 def _what(done: Layer) -> str:
-    return f"One block of {done.model}, {done.tokens} tokens, on {done.gpus} GPUs of {done.machine}"
+    of_each = " of each rank" if done.tokens_of == "rank" else ""
+    return f"One block of {done.model}, {done.tokens} tokens{of_each}, on {done.gpus} GPUs of {done.machine}"
 
 
 def _kernels(run: LayerRun) -> Any:
@@ -236,10 +251,12 @@ def _kernels(run: LayerRun) -> Any:
 def models_parts() -> list[Any]:
     """The models that have a block, for a person."""
     from ..scenarios.attention_models import attention_model
-    from ..scenarios.layers import BLOCKS, block_policies
+    from ..scenarios.layers import BLOCKS, block_policies, expert_numbers, tokens_of
 
+    columns = ("model", "heads", "tokens", "of each", "experts", "assumed", "policies")
     rows = [
-        (name, known.heads, known.tokens, "yes" if known.assumed else "", ", ".join(block_policies(name)))
+        (name, known.heads, known.tokens, tokens_of(name), expert_numbers(name) or "", "yes" if known.assumed else "",
+         ", ".join(block_policies(name)))
         for name, known in ((name, attention_model(name)) for name in BLOCKS)
-    ]
-    return [table("models with a block", ("model", "heads", "tokens", "assumed", "policies"), rows)]
+    ]  # fmt: skip
+    return [table("models with a block", columns, rows)]

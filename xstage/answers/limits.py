@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
@@ -35,8 +36,8 @@ LINKS_OF = {
 """What lies between GPUs, by the kind of interconnect, where it is not a link."""
 FOLDED = "finite drain rate (R), links included"
 """One rank that stands for all has no links of its own."""
-FEEDS = (L2_CACHE, "hbm", "l2_feed")
-"""Limits that a tile's computation holds: it is as long as the slowest of the Tensor Cores and what feeds them."""
+FEEDS = ("fp4_unpack", L2_CACHE, "hbm", "l2_feed")
+"""Limits that a tile's main loop holds: it is as long as the slowest of the Tensor Cores and what feeds them."""
 SENDING = "sending"
 
 
@@ -126,6 +127,12 @@ LIMITS = (
     ),
     Limit("latency", "latency of the interconnect", "no latency", waterfall.without_latency),
     Limit(
+        "fp4_unpack",
+        "unpacking of FP4 weights",
+        "weights that need no unpacking",
+        machine=_unlimited("fp4_unpack"),
+    ),
+    Limit(
         L2_CACHE,
         "weights read again (L2 cache misses)",
         "an L2 cache that keeps every weight tile, so that each is read from HBM once",
@@ -171,15 +178,32 @@ def limit_names() -> list[str]:
     return [f"{limit.name} (or {limit.symbol})" if limit.symbol else limit.name for limit in LIMITS]
 
 
-def is_there(resolved: Resolved, limit: Limit) -> bool:
-    """Whether the scenario has this limit at all."""
-    if limit.name == LINKS:
-        return uses_links(resolved)
-    changed = _without(resolved, [limit])
-    if changed is None or limit.machine is None or limit.fabric is not None:
-        return changed is not None
-    here, without = (one.program().ops["duration_ps"] for one in (resolved, changed))
-    return not np.array_equal(here, without)
+def those_there(resolved: Resolved, limits: Sequence[Limit]) -> list[Limit]:
+    """Those of `limits` that the scenario has at all. One of `FEEDS` is there even where another hides it, which has to be
+    removed first.
+    """
+    feeds = [limit for limit in LIMITS if limit.name in FEEDS and _without(resolved, [limit])]
+    known: dict[frozenset[str], NDArray[np.int64]] = {}
+
+    def durations(removed: Sequence[Limit]) -> NDArray[np.int64]:
+        names = frozenset(limit.name for limit in removed)
+        if names not in known:
+            changed = _without(resolved, removed)
+            assert changed is not None  # all of `feeds` are there
+            known[names] = changed.program().ops["duration_ps"]
+        return known[names]
+
+    def is_there(limit: Limit) -> bool:
+        if limit.name == LINKS:
+            return uses_links(resolved)
+        if limit.name not in FEEDS:
+            return _without(resolved, [limit]) is not None
+        others = [other for other in feeds if other is not limit]
+        return limit in feeds and not all(
+            np.array_equal(durations(removed), durations([*removed, limit])) for removed in ([], others)
+        )
+
+    return [limit for limit in limits if is_there(limit)]
 
 
 def _without(resolved: Resolved, removed: Sequence[Limit]) -> Resolved | None:

@@ -21,12 +21,12 @@ from ..scenarios.loader import Resolved
 from ..sim import waterfall
 from ..sim.units import PS_PER_US
 from ..terminal.heading import asked
-from ..terminal.output import parts_html, table
+from ..terminal.output import parts_html, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
 from .needed_parts import UNBOUNDED, Amount, Scalable, all_rates, rate_parts, room
 from .reruns import Given, simulated
-from .run import what_runs
+from .run import what_runs_where
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,7 @@ class Needs:
             "loss_pct": LOSS_PCT,
             "needs": [asdict(need) | {"verdict": need.verdict} for need in self.needs],
         }
-        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
+        return with_warnings(answer, self.warnings)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -174,9 +174,10 @@ def needs(scenario: Given, *, overrides: Mapping[str, Any] | None = None, progre
     progress(0, 2 * EXPECTED_RUNS)
     run, rates = simulated(resolved, "off"), all_rates(resolved)
     own = run.makespan_ps
-    drain = _need(rates, resolved, makespan, own, makespan(rates.at(UNBOUNDED).of(resolved)))
+    unlimited = makespan(rates.at(UNBOUNDED).of(resolved))
+    drain = _need(rates, resolved, makespan, own, unlimited)
     capacity = _need(room(resolved), resolved, makespan, own, makespan(resolved, without_room=True))
-    found = (_that_binds(drain, resolved, makespan), capacity)
+    found = (_that_binds(drain, resolved, makespan, unlimited), capacity)
     progress(done, done)
     warnings = tuple(cautions(resolved, run.program, run))
     return Needs(resolved, own / PS_PER_US, found, {"wall_s": time.perf_counter() - started}, warnings)
@@ -221,7 +222,7 @@ def _faster_with_less(limit: Scalable, found: Mapping[float, int], best_ps: int)
     return Less(amount.text, amount.settings, factor, found[factor] / PS_PER_US)
 
 
-def _that_binds(need: Need, resolved: Resolved, makespan: Makespan) -> Need:
+def _that_binds(need: Need, resolved: Resolved, makespan: Makespan, best_ps: int) -> Need:
     """What is needed of rates of several kinds: of the one that is enough on its own, or else of all of them."""
     parts = rate_parts(resolved)
     if len(parts) == 1 or need.factor is None or need.factor <= 1:
@@ -229,9 +230,9 @@ def _that_binds(need: Need, resolved: Resolved, makespan: Makespan) -> Need:
     found = []
     for part in parts:
         amount = part.at(need.factor)
-        makespan_us = makespan(amount.of(resolved)) / PS_PER_US
-        enough = makespan_us <= (1 + LOSS_PCT / 100) * need.best_us
-        found.append(Alone(part.name, part.text, part.now, amount.text, amount.settings, makespan_us, enough))
+        took_ps = makespan(amount.of(resolved))
+        found.append(Alone(part.name, part.text, part.now, amount.text, amount.settings, took_ps / PS_PER_US,
+                           _enough(took_ps, best_ps)))  # fmt: skip
     need = replace(need, alone=tuple(found))
     binding = min((one for one in found if one.enough), key=lambda one: one.makespan_us, default=None)
     if binding is None:
@@ -264,7 +265,6 @@ def least_factor(is_enough: Callable[[float], bool]) -> float | None:
 
 def needs_parts(done: Needs) -> list[Any]:
     """The answer for a person."""
-    scenario = done.resolved.scenario
     rows = [
         (
             need.text,
@@ -278,8 +278,7 @@ def needs_parts(done: Needs) -> list[Any]:
     ]
     return [
         *asked(done.resolved),
-        f"{what_runs(scenario.workload)}, on {scenario.workload.gpus} GPUs of {done.resolved.machine.name}: "
-        f"{done.makespan_us:.3f} us",
+        f"{what_runs_where(done.resolved)}: {done.makespan_us:.3f} us",
         "",
         table(
             f"what it needs to lose no more than {LOSS_PCT:g} % to a limit, each with the other as it is",
@@ -288,7 +287,7 @@ def needs_parts(done: Needs) -> list[Any]:
         ),
         "",
         _sentence(done),
-        *(["", *(f"warning: {sentence}" for sentence in done.warnings)] if done.warnings else []),
+        *warning_parts(done.warnings),
     ]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..scenarios.loader import Resolved
+from ..scenarios.workload import PolicyChoice
 from ..scenarios.workloads import WORKLOADS
 from ..sim.checked import closest, nowhere
 from ..sim.errors import InputError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..scenarios.schema import Scenario, TraceLevel
-    from ..scenarios.workload import PolicyChoice, Workload
+    from ..scenarios.workload import Workload
     from ..sim.machine import Machine
     from ..sim.topology import Fabric
     from ..sim.trace import Trace
@@ -59,9 +60,18 @@ def choices_of(resolved: Resolved) -> Mapping[str, PolicyChoice]:
     return {name: choices[name] for name in sorted(choices, key=lambda name: name != own)}
 
 
-def chosen_policies(
-    choices: Mapping[str, PolicyChoice], policies: Sequence[str] | None, field: str = "policies"
-) -> list[str]:
+def comparable(resolved: Resolved) -> Mapping[str, PolicyChoice]:
+    """The same and, last unless it is the scenario's own, the policy that sends nothing, which is a bound and no choice."""
+    choices, own = choices_of(resolved), resolved.scenario.workload
+    bound = own.without_sending() or own
+    name = str(bound.policy_name)
+    if name in choices:
+        return choices
+    only = {name: PolicyChoice("computation alone, nothing is sent")}
+    return {**only, **choices} if bound is own else {**choices, **only}
+
+
+def chosen_policies(choices: Collection[str], policies: Sequence[str] | None, field: str = "policies") -> list[str]:
     """The names asked for, or all. Raises `InputError` for one that there is not or that is given twice, or for none."""
     if policies is None:
         return list(choices)
@@ -79,7 +89,7 @@ def chosen_policies(
 
 def own_policy(resolved: Resolved) -> str:
     """The name of the scenario's policy."""
-    return str(resolved.scenario.workload.policy.name)  # type: ignore[attr-defined]
+    return str(resolved.scenario.workload.policy_name)
 
 
 def own_parameters(resolved: Resolved) -> Parameters:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..scenarios.loader import Resolved
 from ..sim.units import format_size
 from ..terminal.heading import asked
-from ..terminal.output import parts_html, table
+from ..terminal.output import parts_html, table, warning_parts, with_warnings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,25 +54,26 @@ class Run:
         """The answer of `xstage run --json`, without the fields that all answers share."""
         answer = {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name, "engine": self.engine,
                   **self.metrics}  # fmt: skip
-        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
+        return with_warnings(answer, self.warnings)
 
     def plot(self) -> Figure:
         """Busy, stalled and waiting time of a lane, the mean of each role."""
         from ..plots.run_figures import roles_figure, roles_table
+        from .figure_setting import setting_of
 
-        return roles_figure(roles_table(self.metrics["roles"]), self.makespan_us)
+        return roles_figure(roles_table(self.metrics["roles"]), self.makespan_us, setting_of(self.resolved))
 
     def __repr__(self) -> str:
         scenario, machine = self.resolved.scenario.name, self.resolved.machine.name
         return f"<Run of {scenario} on {machine}, {self.engine} engine: {self.makespan_us:.3f} us>"
 
     def _repr_html_(self) -> str:
-        return parts_html([*run_parts(self), *(f"warning: {sentence}" for sentence in self.warnings)])
+        return parts_html([*run_parts(self), *warning_parts(self.warnings)])
 
 
 def run_parts(run: Run) -> list[Any]:
     """A simulated scenario for a person: what was simulated, then the numbers."""
-    metrics, scenario = run.metrics, run.resolved.scenario
+    metrics = run.metrics
     peak = metrics["occupancy_peak_bytes"]
     facts = [
         ("makespan", f"{metrics['makespan_us']:.3f} us"),
@@ -82,6 +83,8 @@ def run_parts(run: Run) -> list[Any]:
         ("most that a GPU's stage held", format_size(peak)),
         ("simulated", f"{metrics['ops']} ops, {metrics['events']} events in {run.timing['simulate_s']:.2f} s"),
     ]
+    if tile := metrics.get("tile"):
+        facts.append(("tile of a CTA, rows x columns", tile))
     if fill := metrics.get("m_block_fill"):
         facts.append(("rows of an m-block that hold a token", f"{fill['mean_rows']:.1f} of {fill['block_m']}, mean"))
     if load := metrics.get("rank_load"):
@@ -89,9 +92,8 @@ def run_parts(run: Run) -> list[Any]:
         facts.append(("rows of the busiest rank", f"{placed} times the mean; {in_order} with experts in order"))
     parts: list[Any] = [
         *asked(run.resolved),
-        f"{what_runs(scenario.workload)}, on {scenario.workload.gpus} GPUs of {run.resolved.machine.name}, "
-        f"{run.engine} engine",
-        *_one_of_many(scenario.workload),
+        f"{what_runs_where(run.resolved)}, {run.engine} engine",
+        *_one_of_many(run.resolved.scenario.workload),
         "",
         table("", ("", ""), facts),
         "",
@@ -141,6 +143,22 @@ def what_runs(workload: Workload) -> str:
     return workload.title + (f", policy {workload.policy_name}" if workload.policy_name else "")
 
 
+def what_runs_where(resolved: Resolved) -> str:
+    """The same, with the GPUs that it takes and their machine."""
+    workload = resolved.scenario.workload
+    return f"{what_runs(workload)}, on {workload.gpus} GPUs of {resolved.machine.name}"
+
+
+def tile_of(program: Program) -> str | None:
+    """The tile of a CTA, and the CTAs of a cluster where they are several; None where the schedule does not say."""
+    kernel = program.meta.get("kernel")
+    if kernel is None:
+        return None
+    rows, columns, l1_columns, ctas = (kernel[key] for key in ("block_m", "block_n", "l1_block_n", "cluster"))
+    tile = f"{rows} x {columns}" + (f", L1 {rows} x {l1_columns}" if l1_columns else "")
+    return tile + (f", cluster of {ctas}" if ctas > 1 else "")
+
+
 def _stalled(metrics: dict[str, Any]) -> str:
     total, mean = f"{metrics['stall_total_us']:.3f} us, summed over lanes", stall_mean_us(metrics)
     return f"{total}; {mean:.3f} us per lane, in roles that stall" if mean else total
@@ -162,7 +180,9 @@ def _one_of_many(workload: Workload) -> list[str]:
     """What a person must know to read totals: whether they are those of all ranks."""
     if getattr(workload, "ranks", None) != "symmetric":
         return []
-    return [f"1 of the {workload.gpus} ranks is simulated, against peers that mirror it: totals are those of one rank"]
+    return [
+        f"the busiest of the {workload.gpus} ranks is simulated, against peers that mirror it: totals are those of one rank"
+    ]
 
 
 def _ends(metrics: dict[str, Any]) -> list[tuple[str, str]]:

@@ -60,6 +60,11 @@ class SavingInterval:
         return f"The interval is that of {' and of '.join(said)}."
 
 
+def saved_pct(own: float, best: float) -> float:
+    """What `best` saves of `own`, two times in the same unit, percent."""
+    return 100 * (own - best) / own
+
+
 def saving_interval(own: Ran, best: Ran, tell: Tell) -> SavingInterval | None:
     """The interval of what `best` saves of `own`; None if no number with an interval, and no seed, changes either."""
     resolved = own[0]
@@ -77,9 +82,9 @@ def saving_interval(own: Ran, best: Ran, tell: Tell) -> SavingInterval | None:
             return None
         if before is None and after is None:
             return None
-        return _saving_pct(before or both[0].ps, after or both[1].ps)
+        return saved_pct(before or both[0].ps, after or both[1].ps)
 
-    here = _saving_pct(both[0].ps, both[1].ps)
+    here = saved_pct(both[0].ps, both[1].ps)
     by_number: dict[str, Ends] = {}
     for path, interval in intervals.items():
         low, high = (saving(_with({path: end})) for end in interval)
@@ -136,10 +141,6 @@ def _corners(intervals: Mapping[str, Any], savings: Mapping[str, Ends]) -> list[
         {path: intervals[path][end] for path, end in less.items()},
         {path: intervals[path][1 - end] for path, end in less.items()},
     ]
-
-
-def _saving_pct(own: float, best: float) -> float:
-    return 100 * (own - best) / own
 
 
 def _between(values: tuple[float, ...]) -> str:

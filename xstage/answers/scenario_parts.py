@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..scenarios.attention import AttentionWorkload
 from ..scenarios.attention_models import attention_model
+from ..scenarios.expert_models import expert_model
 from ..scenarios.loader import Resolved
 from ..scenarios.megamoe import MegaMoeWorkload
-from ..scenarios.models import model as expert_model
 from ..sim.program import Program
 from ..sim.topology import PLAIN, REDUCE_RATE, SCATTER, Fabric
 from ..sim.units import format_size, gbs
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..scenarios.attention_models import AttentionModel
-    from ..scenarios.models import Model
+    from ..scenarios.expert_models import ExpertModel
     from ..scenarios.workload import Workload
 
 
@@ -77,7 +77,7 @@ def shown_parts(explained: dict[str, Any]) -> list[Any]:
 
 def _model(workload: Workload) -> dict[str, Any] | None:
     """The model that a workload names, and the sizes that it leaves to that; None where it names none."""
-    known: Model | AttentionModel
+    known: ExpertModel | AttentionModel
     match workload:
         case MegaMoeWorkload(model=str(name)):
             known = expert_model(name)

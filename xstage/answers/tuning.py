@@ -17,7 +17,7 @@ from ..sim.errors import XstageError
 from ..sim.search import KNEE_PCT, Axis, Search
 from ..sim.units import PS_PER_US
 from ..terminal.heading import asked
-from ..terminal.output import parts_html, table
+from ..terminal.output import parts_html, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
 from .comparison import parameters_text
@@ -32,7 +32,8 @@ from .reruns import (
     under_policy,
     with_workload,
 )
-from .saving_interval import Ran, SavingInterval, saving_interval
+from .run import tile_of
+from .saving_interval import Ran, SavingInterval, saved_pct, saving_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +95,8 @@ class Tuning:
     @property
     def saving_pct(self) -> float | None:
         """What the best saves of the scenario's makespan; None where the scenario cannot run as it is written."""
-        return _saving_pct(self.own.makespan_us, self.best.makespan_us)
+        own, best = self.own.makespan_us, self.best.makespan_us
+        return None if own is None or best is None else saved_pct(own, best)
 
     @property
     def saving_interval_pct(self) -> tuple[float, float] | None:
@@ -109,31 +111,30 @@ class Tuning:
         return NO_INTERVAL if self.interval is None and self.best is not self.own else None
 
     @property
-    def leads_tried(self) -> int:
-        return sum(t.policy == self.d_knee_policy and "lead_rows" in t.parameters for t in self.curve)
+    def leads(self) -> dict[int, tuple[float, int]]:
+        """Makespan, us, and room of the ring, bytes, by the row leads of `d_knee_policy` that ran."""
+        return {
+            t.parameters["lead_rows"]: (t.makespan_us, t.room_bytes)
+            for t in self.curve
+            if t.policy == self.d_knee_policy and t.makespan_us is not None and t.room_bytes is not None
+        }
 
     @property
-    def knee_saving(self) -> str:
-        """What D_knee saves of the scenario's makespan."""
-        policy, knee = self.d_knee_policy, [self.d_knee]
-        at_knee = (t.makespan_us for t in self.curve if t.policy == policy and [*t.parameters.values()] == knee)
-        saving = _saving_pct(self.own.makespan_us, next(at_knee, None))
-        return "" if saving is None else f", saves {saving:.1f} %"
-
-    @property
-    def knee_room(self) -> str:
-        """What the ring of D_knee takes, and what the longest lead that was tried takes, of room and of time."""
-        rooms = [(t.parameters["lead_rows"], t.room_bytes) for t in self.curve
-                 if t.policy == self.d_knee_policy and t.room_bytes is not None]  # fmt: skip
-        least = dict(rooms).get(self.d_knee)
-        if least is None:
-            return ""
-        longest, most = max(rooms)
-        times = {t.parameters["lead_rows"]: t.makespan_us for t in self.curve
-                 if t.policy == self.d_knee_policy and "lead_rows" in t.parameters and t.makespan_us}  # fmt: skip
-        over = 100 * (times[longest] / times[self.d_knee] - 1) if {longest, self.d_knee} <= set(times) else 0.0
+    def knee_told(self) -> str | None:
+        """D_knee, what it saves of the scenario's makespan, and what its ring takes, beside that of the longest lead."""
+        leads, knee = self.leads, self.d_knee
+        if knee is None:
+            return None
+        (at_knee_us, room), (longest_us, most), longest = leads[knee], leads[max(leads)], max(leads)
+        own = self.own.makespan_us
+        saves = "" if own is None else f", saves {saved_pct(own, at_knee_us):.1f} %"
+        over = 100 * (longest_us / at_knee_us - 1)
         slower = f" and {over:.1f} % more time" if over >= 0.1 else ""
-        return f"; its ring takes {least / 2**20:.1f} MiB, that of {longest} rows {most / 2**20:.1f} MiB{slower}"
+        return (
+            f"D_knee of {self.d_knee_policy}: {knee} rows, the least of the {len(leads)} leads tried that is within "
+            f"{KNEE_PCT:g} % of the best{saves}; its ring takes {room / 2**20:.1f} MiB, that of {longest} rows "
+            f"{most / 2**20:.1f} MiB{slower}."
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage tune --json`, without the fields that all answers share."""
@@ -157,7 +158,7 @@ class Tuning:
             "saving_interval_of": self.interval.as_dict() if self.interval else None,
             "curve": [tried.as_dict() for tried in self.curve],
         }
-        return answer | ({"warnings": list(self.warnings)} if self.warnings else {})
+        return with_warnings(answer, self.warnings)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -181,7 +182,8 @@ class Tuning:
         from .figure_setting import setting_of
 
         policy = self.d_knee_policy or self.best.policy
-        settings = [setting for t in self.curve if t.policy == policy for setting in t.parameters.items()]
+        settings = [(key, value) for t in self.curve if t.policy == policy for key, value in t.parameters.items()
+                    if not isinstance(value, str)]  # fmt: skip
         # One that has more than two values tells more than one that is on or off.
         setting = min(settings, key=lambda one: isinstance(one[1], bool), default=(None, None))[0]
         what = setting_of(self.resolved, ("policy",))
@@ -232,7 +234,7 @@ def tune(
         d_knee=knee,
         d_knee_policy=knee_policy,
         interval=runs.saving_interval(ran),
-        changes=tuple(_changes(own, best, choices)),
+        changes=(*_changes(own, best, choices), *_other_tile([tile_of(trace.program) for _, trace in ran])),
         timing={"wall_s": time.perf_counter() - started},
         warnings=tuple(dict.fromkeys(warned)),
     )
@@ -342,17 +344,14 @@ def _points(choice: PolicyChoice) -> int:
 
 
 def _named(settings: Sequence[Setting], point: Sequence[int]) -> Parameters:
-    return {s.key: bool(value) if s.flag else value for s, value in zip(settings, point, strict=True)}
-
-
-def _saving_pct(own: float | None, best: float | None) -> float | None:
-    return 100 * (own - best) / own if own and best is not None else None
+    return {s.key: s.written(value) for s, value in zip(settings, point, strict=True)}
 
 
 def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice]) -> list[str]:
     """What to change in the kernel, in its own words."""
     if best is own:
-        return ["Nothing: no policy or setting that was tried is faster."]
+        takes = f"{own.makespan_us:.3f} us"
+        return [f"No policy or setting that was tried is faster than {own.policy} as it is written ({takes})."]
     choice, changes = choices[best.policy], []
     if best.policy != own.policy:
         changes.append(f"Change the policy from {own.policy} to {best.policy}: {choice.meaning}.")
@@ -373,13 +372,23 @@ def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice]) -> li
     return changes
 
 
+def _other_tile(tiles: Sequence[str | None]) -> list[str]:
+    """That what is saved may not be the order's alone; `tiles` are those of the scenario, if it ran, and of the best."""
+    if len({*tiles}) < 2:
+        return []
+    own, other = tiles
+    return [
+        f"Its tile is another one ({other}, instead of {own}): part of the saving may be the tile's, not the order's."
+    ]
+
+
 def tuning_parts(done: Tuning) -> list[Any]:
     """The answer for a person: the best, what to change, and the best few of each policy."""
     best, own = done.best, done.own
     parts: list[Any] = [*asked(done.resolved), ""]
     if done.saving_pct is None:
         parts.append(f"{best.policy} takes {best.makespan_us:.3f} us. As it is written it cannot run: {own.error}")
-    else:
+    elif best is not own:
         interval = done.saving_interval_pct
         between = f" ({interval[0]:.1f} to {interval[1]:.1f} %)" if interval else ""
         parts.append(
@@ -389,11 +398,8 @@ def tuning_parts(done: Tuning) -> list[Any]:
     if done.interval:
         parts.append(done.interval.told)
     parts += done.changes
-    if done.d_knee is not None:
-        parts.append(
-            f"D_knee of {done.d_knee_policy}: {done.d_knee} rows, the least of the {done.leads_tried} leads tried that is "
-            f"within {KNEE_PCT:g} % of the best{done.knee_saving}{done.knee_room}."
-        )
+    if done.knee_told:
+        parts.append(done.knee_told)
     if done.note:
         parts.append(f"There is {done.note}.")
     rows, failed = [], []
@@ -407,6 +413,4 @@ def tuning_parts(done: Tuning) -> list[Any]:
     parts += ["", table(f"the best of each policy, of {count} runs", ("policy", "settings", "makespan, us"), rows)]
     if failed:
         parts += ["", table("cannot run", ("policy", "why"), failed)]
-    if done.warnings:
-        parts += ["", *(f"warning: {sentence}" for sentence in done.warnings)]
-    return parts
+    return [*parts, *warning_parts(done.warnings)]

@@ -30,7 +30,11 @@ def layer(
     gpus: Annotated[int, typer.Option(min=1, help="Ranks that share the block.")] = 8,
     tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of the sequence, in place of the model's usual number.", show_default=False),
+        typer.Option(
+            min=1,
+            help="Tokens of the whole sequence (deepseek-v3: of each rank), in place of the model's usual number.",
+            show_default=False,
+        ),
     ] = None,
     policies: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="By default all; speedups are over the first.")

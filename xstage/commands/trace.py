@@ -55,8 +55,8 @@ def import_trace(
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Read a profiler's trace and print its summary; write it as a simulated one is written, or compare it with one."""
+    from ..differences.matching import on_one_line
     from ..hw_validate.readers.read import FORMATS, format_of, read_trace
-    from ..plots.names import shortened
     from ..plots.traces.write import check_file
 
     started = time.perf_counter()
@@ -82,7 +82,7 @@ def import_trace(
         ("from the first to the last", f"{answer['makespan_us']:.3f} us"),
         *([("written to", str(output))] if output else []),
     ]
-    rows = [(shortened(row["name"]), row["ops"], row["total_us"], row["median_us"]) for row in answer["names"]]
+    rows = [(on_one_line(row["name"]), row["ops"], row["total_us"], row["median_us"]) for row in answer["names"]]
     show(table("", ("", ""), facts), "", table("what takes longest", ("name", "ops", "total us", "median us"), rows))
     if compared is not None:
         from ..differences.beside import beside_parts

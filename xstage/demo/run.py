@@ -1,4 +1,4 @@
-"""`xstage demo`: what the project is about in half a minute, as numbers beside the published ones and as figures.
+"""`xstage demo`: what the project is about in one to three minutes, as numbers beside the published ones and as figures.
 
 A new part is a function that takes a `Job` and returns a `Section`, and its name in `SECTIONS`.
 """

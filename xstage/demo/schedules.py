@@ -70,7 +70,7 @@ def schedules(job: Job) -> Section:
     job.progress.advance(task)
     return Section(
         name="schedules",
-        title="MegaMoE of DSv4-Flash on 8 GPUs of hgx-b200, 8192 tokens a rank: the same tiles in two orders",
+        title="MegaMoE of DSv4-Flash on 8 GPUs of hgx-b200, 8192 tokens per rank: the same tiles in two orders",
         source=SOURCE,
         rows=rows,
         notes=(
@@ -78,7 +78,7 @@ def schedules(job: Job) -> Section:
             f"Under expert_wave most tiles find room in the stage; the slowest twentieth takes {longest:.1f} us or more.",
             _faster(compared),
             explained.sentence,
-            f"At {SMALL['workload.tokens']} tokens a rank {leads_sentence(tuned.frame)}",
+            f"At {SMALL['workload.tokens']} tokens per rank {leads_sentence(tuned.frame)}",
         ),
         files=files,
     )

@@ -8,6 +8,7 @@ There are two ways of knowing which op is which:
   a phase ('l1'), a role ('mma'), both ('mma:l1'), the whole run of a GPU ('all') or of a phase on it ('all:l1'). The n-th op
   of that name on a GPU is joined to the n-th task of that part on the same GPU, by start; where there are not equally many,
   only medians are compared. To a whole every op is joined: a kernel that ran many times is many measurements of one run.
+  A kernel completes when its stores have been performed, so a whole ends when the last of them has arrived.
 
 error_pct = 100 * (simulated - measured) / measured.
 """
@@ -22,16 +23,16 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..answers.api import run
-from ..plots.names import shortened
 from ..sim.errors import InputError
 from ..terminal.output import counted, parts_html, table
-from .matching import chosen_parts, is_whole, parts_of
+from .matching import chosen_parts, is_whole, on_one_line, parts_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from ..answers.reruns import Given
+    from ..sim.trace import Trace
 
 COLUMNS = (
     "gpu",
@@ -48,6 +49,7 @@ COLUMNS = (
 class Span:
     """The time from the first op to the last: of the measured trace, the median of its repeats, and of the simulation.
 
+    Beside measured kernels, which complete when their stores have been performed, the simulation ends with the last arrival.
     `ran_once` is False where the trace holds more runs than the one that is simulated: there is no error then.
     """
 
@@ -133,7 +135,8 @@ def beside(
 ) -> Beside:
     """Compare a measured trace, a file of `read_trace` or a table with the same columns, with a simulated one.
 
-    `simulated` is a scenario, which is run here, or the op table of a run you have made.
+    `simulated` is a scenario, which is run here, or the op table of a run you have made; that does not say when its stores
+    arrived, so it ends with its last op.
 
     `match` maps measured names to parts of the simulation; a name may have a `*`, and one that is a part's own needs no
     entry. Raises `InputError` for a part that the simulation does not have, a name that was not measured, or if nothing can
@@ -168,17 +171,33 @@ def _op_table(simulated: Given | pd.DataFrame, overrides: Mapping[str, Any] | No
     if isinstance(simulated, pd.DataFrame):
         return simulated, "a schedule", "its own machine"
     done = run(simulated, overrides=overrides, trace="full")
-    scenario, ops = done.resolved.scenario, done.trace.ops()
+    scenario, ops = done.resolved.scenario, _with_arrivals(done.trace)
     if getattr(scenario.workload, "ranks", None) == "symmetric":  # GPU 1 mirrors GPU 0: both hold parts of one rank
         ops = ops.assign(gpu=0)
     return ops, scenario.name, done.resolved.machine.name
 
 
+def _with_arrivals(trace: Trace) -> pd.DataFrame:
+    """Its op table with `arrived_us`: when an op has ended and all that it sent to other GPUs is there."""
+    import numpy as np
+
+    from ..plots.traces.flows import arrivals
+    from ..sim.units import PS_PER_US
+
+    ops, found = trace.ops(), arrivals(trace)
+    arrived = ops["end_us"].to_numpy(copy=True)
+    np.maximum.at(arrived, found.op_row, found.visible_ps / PS_PER_US)
+    return ops.assign(arrived_us=arrived)
+
+
 def _span(measured: pd.DataFrame, simulated: pd.DataFrame, parts: pd.DataFrame) -> Span:
     repeats = [mine for _, mine in measured.groupby("repeat")] if "repeat" in measured else [measured]
-    spans = [float(ops["end_us"].max() - ops["start_us"].min()) for ops in (simulated, *repeats) if len(ops)]
+    spans = [float(ops["end_us"].max() - ops["start_us"].min()) for ops in repeats if len(ops)]
+    kernels = "arrived_us" in simulated and "kind" in measured and bool((measured["kind"] == "kernel").any())
+    last = simulated["arrived_us" if kernels else "end_us"].max()
     ran_once = not bool((parts["measured_ops"] > parts["simulated_ops"]).any())
-    return Span(median(spans[1:]) if spans[1:] else 0.0, spans[0], len(measured), len(simulated), ran_once)
+    took = float(last - simulated["start_us"].min())
+    return Span(median(spans) if spans else 0.0, took, len(measured), len(simulated), ran_once)
 
 
 def _op_by_op(measured: pd.DataFrame, simulated: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, float]]:
@@ -303,7 +322,7 @@ def beside_parts(done: Beside) -> list[Any]:
     ]
     if done.unmatched:
         longest = sorted(done.unmatched, key=lambda name: -done.unmatched[name])[:5]
-        named = ", ".join(f"{shortened(name)} ({done.unmatched[name]:.1f} us)" for name in longest)
+        named = ", ".join(f"{on_one_line(name)} ({done.unmatched[name]:.1f} us)" for name in longest)
         parts.append(f"Not joined to anything: {named}" + (" and others." if len(done.unmatched) > 5 else "."))
     return parts
 
@@ -311,7 +330,7 @@ def beside_parts(done: Beside) -> list[Any]:
 def _shown(what: str) -> str:
     """'NAME = PART' with a short name."""
     name, equals, part = what.rpartition(" = ")
-    return f"{shortened(name)}{equals}{part}" if equals else shortened(part)
+    return f"{on_one_line(name)}{equals}{part}" if equals else on_one_line(part)
 
 
 def _signed(value: float | None) -> str:

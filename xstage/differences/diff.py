@@ -113,7 +113,10 @@ def difference_parts(found: Difference) -> list[Any]:
         for change in found.changes
     ]  # fmt: skip
     what = f"columns differ{_shared(found)}" if of_points else "values differ"
-    return [f"{head} {what}.", "", table("", columns, rows), *found.notes]
+    shown = table("", columns, rows)
+    for column in shown.columns:
+        column.overflow = "fold"  # names that are cut cannot be told apart
+    return [f"{head} {what}.", "", shown, *found.notes]
 
 
 def _shared(found: Difference) -> str:
@@ -131,4 +134,9 @@ def _cell(value: Any) -> str:
 def _percent(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:+.1f} %" if abs(value) >= 0.1 else f"{value:+.2g} %"
+    if abs(value) < 0.1:
+        return f"{value:+.2g} %"
+    digits = 1
+    while float(f"{value:.{digits}f}") == -100 != value:  # what is left is not nothing
+        digits += 1
+    return f"{value:+.{digits}f} %"

@@ -12,12 +12,12 @@ sweep       the folder of a sweep                           columns, point by po
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..answers.saved import read_answer
 from ..scenarios.any_file import find_entry
 from ..scenarios.catalogue import entries
 from ..scenarios.loader import Resolved, load
@@ -39,6 +39,8 @@ Comparable: TypeAlias = "str | Path | Mapping[str, Any] | Run | Scenario | Resol
 
 NOT_COMPARED = ("timing", "command", "schema_version", "trace", "warnings", "explain")
 """Fields of answers that say how, when or where, and not what was found."""
+NAMES = ("part", "policy", "name")
+"""Fields of answers by which the parts of a list are called."""
 ALLOWED = (
     "a name from `xstage scenarios`, a .yaml file, an answer as .json, a trace as .parquet, a Program as .npz, "
     "or the folder of a sweep"
@@ -139,18 +141,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
 
 
 def _json(path: Path) -> Source:
-    try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
-    except ValueError as error:
-        raise InputError(f"is not JSON: {error}", file=str(path)) from None
-    if not isinstance(data, dict) or "schema_version" not in data:
-        if isinstance(data, dict) and "error" in data:
-            raise InputError("is the answer of a command that failed", file=str(path), allowed="one that did not")
-        if isinstance(data, dict) and "traceEvents" in data:
-            raise InputError("is a Kineto trace", file=str(path), allowed="a trace as .parquet")
-        raise InputError("is no answer of xstage", file=str(path), allowed="what a command prints with --json")
+    data = read_answer(path)
     return Source("run" if "makespan_us" in data else "result", str(path), _answer(data))
 
 
@@ -178,14 +169,26 @@ def _program(name: str, program: Program) -> Source:
 
 
 def flat(data: Any, above: str = "") -> dict[str, Any]:
-    """{'a': {'b': [1, 2]}} as {'a.b.0': 1, 'a.b.1': 2}; an empty list or mapping is a value."""
+    """{'a': {'b': [1, 2]}} as {'a.b.0': 1, 'a.b.1': 2}; an empty list or mapping is a value.
+
+    Parts of a list that have names go by those: {'roofs': [{'part': 'egress', 'gbs': 9}]} as {'roofs.egress.gbs': 9}.
+    """
     if isinstance(data, Mapping) and data:
         pairs = list(data.items())
     elif isinstance(data, (list, tuple)) and data:
-        pairs = list(enumerate(data))
+        pairs = list(zip(_names(data), data, strict=True))
     else:
         return {above: str(data) if isinstance(data, (list, tuple, Mapping)) else data}
     result: dict[str, Any] = {}
     for key, value in pairs:
         result |= flat(value, f"{above}.{key}" if above else str(key))
     return result
+
+
+def _names(parts: Sequence[Any]) -> Sequence[Any]:
+    """What tells the parts of a list apart: a name, or else the place."""
+    for key in NAMES:
+        found = [part.get(key) if isinstance(part, Mapping) else None for part in parts]
+        if all(isinstance(name, str) for name in found) and len(set(found)) == len(found):
+            return found
+    return range(len(parts))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..answers.figure_setting import setting_of
+from ..paper.calls import STUDY
 from ..paper.leads import lead_setting
 from ..plots.burst_figures import knee_figure, occupancy_figure, recovery_figure
 from ..plots.lane_figures import lanes_figure
@@ -19,6 +20,7 @@ from ..plots.shape_figures import attention_figure, best_policy_figure, calls_fi
 from ..scenarios import x_stage
 from ..scenarios.loader import load
 from ..scenarios.machine_files import load_machine
+from ..scenarios.study import load_study
 from . import burst_tables, reach_tables, schedule_tables, shape_tables
 
 if TYPE_CHECKING:
@@ -55,6 +57,13 @@ def _megamoe() -> str:
     """What the figures of one MegaMoE layer in two orders are of."""
     resolved = load(schedule_tables.SCENARIO, {"workload.tokens": schedule_tables.TOKENS})
     return setting_of(resolved, ("policy",))
+
+
+def _calls() -> str:
+    """What the figure of all kinds of calls is of: they differ in model, tokens and types of numbers."""
+    study = load_study(STUDY)
+    workload = study.resolve(next(study.points()))
+    return f"{workload.scenario.workload.kind}, on {workload.scenario.workload.gpus} GPUs of {workload.machine.name}"
 
 
 DRAWINGS = (
@@ -120,7 +129,7 @@ DRAWINGS = (
         "calls",
         "interleaved against expert-wave MegaMoE, one mark per call",
         lambda inputs: shape_tables.calls_table(inputs.calls, inputs.workers),
-        lambda data: calls_figure(data, x_stage.speedups()),
+        lambda data: calls_figure(data, x_stage.speedups(), _calls()),
     ),
     Drawing(
         "attention",

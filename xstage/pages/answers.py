@@ -17,6 +17,7 @@ from ..answers.run import roof_table
 from ..plots.html_page import Code, Page, Picture, Section, Table, facts, table_of
 from .layers import layer_page
 from .paper import calls_page, leads_page, tiles_page
+from .stage import audit_page, needs_page
 
 Answer = dict[str, Any]
 
@@ -44,9 +45,8 @@ def _run_page(answer: Answer) -> Page:
     roles = roles_table(answer["roles"])
     spans = pd.DataFrame([{"phase": phase, **found} for phase, found in answer["spans"].items()])
     lead = f"The makespan is {answer['makespan_us']:.1f} µs" + _stalled(answer["roles"]) + _nearest_roof(answer)
-    pictures = [
-        Picture(roles_figure(roles, answer["makespan_us"]), "Where the time of a lane goes, the mean of each role.")
-    ]
+    drawn = roles_figure(roles, answer["makespan_us"], _what(answer))
+    pictures = [Picture(drawn, "Where the time of a lane goes, the mean of each role.")]
     found = _rest(answer, ("roles", "spans", "roofs", "warnings", "trace"))
     sections = [
         Section(
@@ -59,6 +59,11 @@ def _run_page(answer: Answer) -> Page:
     return Page(
         f"{answer['scenario']} on {answer['machine']}", f"xstage run, {answer['engine']} engine", lead, sections
     )
+
+
+def _what(answer: Answer) -> str:
+    """What was simulated, said above each figure."""
+    return f"{answer['scenario']} on {answer['machine']}"
 
 
 def _stalled(roles: Mapping[str, Any]) -> str:
@@ -98,7 +103,7 @@ def _comparison_page(answer: Answer) -> Page:
         )
     pictures = [
         Picture(makespans_figure(rows), "Makespan of each policy."),
-        Picture(breakdown_figure(breakdown), "Stall and waits, the mean of a role's lanes."),
+        Picture(breakdown_figure(breakdown, _what(answer)), "Stall and waits, the mean of a role's lanes."),
     ] if ran else []  # fmt: skip
     sections = [
         Section("Policies", [*pictures, *(_sortable(*one) for one in comparison_tables(ran) if one[-1])]),
@@ -124,7 +129,8 @@ def _explanation_page(answer: Answer) -> Page:
     from ..plots.schedule_figures import waterfall_figure
 
     bars = pd.DataFrame(answer["bars"])
-    shown = Picture(waterfall_figure(bars), "Limits removed one after the other, then what is left of the makespan.")
+    drawn = waterfall_figure(bars, _what(answer))
+    shown = Picture(drawn, "Limits removed one after the other, then what is left of the makespan.")
     table = bars[[name for name in EXPLAINED if name in bars]].rename(columns=EXPLAINED)
     sections = [Section("Waterfall", [shown, table_of("", table)])]
     title = f"Where the time of {answer['scenario']} on {answer['machine']} goes"
@@ -142,7 +148,7 @@ def _tuning_page(answer: Answer) -> Page:
         (row["parameters"] for row in answer["curve"] if row["policy"] == policy and row["parameters"]), {}
     )
     setting = min(tried, key=lambda name: isinstance(tried[name], bool), default=None)
-    figure = tune_figure(curve, policy, setting, answer["d_knee"], own["makespan_us"])
+    figure = tune_figure(curve, policy, setting, answer["d_knee"], own["makespan_us"], _what(answer))
     lead = f"{best['policy']} takes {best['makespan_us']:.1f} µs"
     if best["saving_pct"] is not None:
         between = best["saving_interval_pct"]
@@ -212,9 +218,10 @@ def _published_page(answer: Answer) -> Page:
         lead += f", with a median absolute error of {judged['error_pct'].abs().median():.1f} % where they are judged"
     others = {name.replace("_", " "): answer[name] for name in ("baseline", "faster_schedule") if name in answer}
     order = rows["error_pct"].astype(float).abs().sort_values(ascending=False, kind="stable", na_position="last").index
+    targets = [table_of("", pd.DataFrame(answer["targets"]))] if answer.get("targets") else []
     sections = [
         Section("Predicted and measured", [*pictures, table_of("by kind of kernel", pd.DataFrame(answer["summary"]))]),
-        Section("Targets", [table_of("", pd.DataFrame(answer.get("targets", []))), facts("", _flat(others))]),
+        Section("Targets" if targets else "In all", [*targets, facts("", _flat(others))]),
         Section("Rows", [table_of("the largest errors first", rows.loc[order, columns], MOST_PUBLISHED)], folded=True),
     ]
     return Page("Predictions beside published measurements", "xstage published", lead + ".", sections)
@@ -242,6 +249,8 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Answer], Page]], ...] = (
     (("rows", "knee_rows", "model"), leads_page),
     (("calls", "paper", "all"), calls_page),
     (("rows", "fitted", "zipf_exponent"), tiles_page),
+    (("scenario", "needs", "loss_pct"), needs_page),
+    (("fits", "advice", "capacity_margin_bytes"), audit_page),
 )
 
 

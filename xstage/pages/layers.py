@@ -19,6 +19,7 @@ def layer_page(answer: dict[str, Any]) -> Page:
         [{name: value for name, value in row.items() if name not in ("kernels", "error")} for row in ran]
     )
     kernels = pd.DataFrame([{"policy": row["policy"], **kernel} for row in ran for kernel in row["kernels"]])
+    tokens = f"{answer['tokens']} tokens" + (" of each rank" if answer["tokens_of"] == "rank" else "")
     sections, lead = [], "None of the policies could run."
     if ran:
         best = min(ran, key=lambda row: row["makespan_us"])
@@ -26,13 +27,16 @@ def layer_page(answer: dict[str, Any]) -> Page:
             f"{best['policy']} is fastest with {best['makespan_us']:.1f} µs, {best['speedup']:.3f} times as fast as "
             f"{answer['baseline']}; {best['exposed_pct']:.1f} % of it is communication that nothing hides."
         )
-        shown = Picture(layer_figure(kernels), "Kernels one after the other, a row a policy.")
+        setting = f"{answer['model']}, {tokens}, on {answer['gpus']} GPUs of {answer['machine']}"
+        shown = Picture(layer_figure(kernels, setting), "Kernels one after the other, one row per policy.")
         sections = [
-            Section("Policies", [shown, table_of("", policies)]),
+            Section("Policies", [*answer.get("warnings", []), shown, table_of("", policies)]),
             Section("Kernels", [table_of("", kernels)], folded=len(kernels) > 20),
         ]
     if failed:
         sections.append(Section("What cannot run", [Table("", ("policy", "why"), failed)]))
-    about = {name: answer[name] for name in ("model", "machine", "gpus", "tokens", "baseline")}
+    about = {
+        name: answer[name] for name in ("model", "machine", "gpus", "tokens", "tokens_of", "expert_numbers", "baseline")
+    }
     sections.append(Section("The block", [facts("", about)]))
     return Page(f"One block of {answer['model']} on {answer['machine']}", "xstage layer", lead, sections)

@@ -47,5 +47,5 @@ def tiles_page(answer: dict[str, Any]) -> Page:
         name: value for name, value in answer.items() if isinstance(value, (int, float, str)) and name != "command"
     }
     sections = [Section("Tiles", [shown, table_of("", rows)]), Section("What it was run with", [facts("", others)])]
-    lead = "Span of the stores of an L2 tile, and the wait of MMA warps for a free buffer, beside the paper's."
+    lead = "Span of the stores of an L2 tile, and the wait of Tensor Core lanes for a free buffer, beside the paper's."
     return Page("L2 tiles of MegaMoE", "xstage paper tiles", lead, sections)

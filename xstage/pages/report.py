@@ -1,6 +1,6 @@
 """`xstage report`: what a command found, as one HTML page that needs nothing else.
 
-    an answer of `--json`   run, compare, explain, tune, audit, calibrate, validate, published, paper, and any other
+    an answer of `--json`   run, compare, explain, needs, tune, audit, calibrate, validate, published, paper, and any other
     a trace .parquet        of a run, of `xstage import`, or the ops of `xstage validate --ops`
     a folder of a sweep     its table, drawn over its axes
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..answers.saved import read_answer
 from ..plots.html_page import Code, Page, Picture, Section, Table, facts, render
 from ..sim.errors import InputError, XstageError
 from ..sim.files import check_output, write_whole
@@ -92,22 +93,14 @@ def page_of(source: Path) -> Page:
         from .traces import trace_page
 
         return _with_end(trace_page(source), source, None)
-    answer = _answer(source)
+    answer = read_answer(source, ALLOWED)
     from .answers import answer_page
 
-    return _with_end(answer_page(answer), source, answer)
-
-
-def _answer(source: Path) -> dict[str, Any]:
     try:
-        found = json.loads(source.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", file=str(source)) from None
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or "schema_version" not in found:
-        raise InputError("is no answer of --json", file=str(source), allowed=ALLOWED)
-    return found
+        page = answer_page(answer)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # an older answer, or one that was altered
+        raise InputError("is no whole answer of --json", file=str(source), allowed=ALLOWED) from error
+    return _with_end(page, source, answer)
 
 
 def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None) -> Page:

@@ -23,7 +23,8 @@ def sweep_page(folder: Path) -> tuple[Page, dict[str, Any]]:
     groups = _free_axes(points, about["axes"])
     axes = [group[0] for group in groups]
     good = points[points["error"].isna()] if "error" in points else points
-    metrics = [name for name in dict.fromkeys((about.get("metric", USUAL), USUAL, "stall_total_us"))
+    metric = str(about.get("metric", USUAL))
+    metrics = [name for name in dict.fromkeys((metric, USUAL, "stall_total_us"))
                if name in good and good[name].nunique() > 1]  # fmt: skip
     failed = points[points["error"].notna()] if "error" in points else points.iloc[:0]
     shown = _columns(points, axes)
@@ -33,13 +34,13 @@ def sweep_page(folder: Path) -> tuple[Page, dict[str, Any]]:
         "axes": ", ".join(about["axes"]),
         "model digest": about["model_digest"],
     }
-    pictures = [_picture(good, groups, metric) for metric in metrics if groups]
+    pictures = [_picture(good, groups, name) for name in metrics if groups]
     sections = [Section("Over its axes", pictures)] if pictures else []
     sections.append(Section("Points", [table_of(f"{FILE} has {len(points.columns)} columns", points[shown])]))
     if len(failed):
         sections.append(Section("What failed", [table_of("", failed[["point", "error_type", "error"]])]))
     sections.append(Section("The sweep", [facts("", facts_of)]))
-    lead = _sentence(about["question"]) + _shortest(good, [name for group in groups for name in group])
+    lead = _sentence(about["question"]) + smallest(good, metric, [name for group in groups for name in group])
     return Page(f"Sweep {about['study']}", "xstage sweep", lead, sections), about
 
 
@@ -48,13 +49,16 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def _shortest(good: pd.DataFrame, axes: list[str]) -> str:
-    """Where the makespan is shortest, or nothing where it is the same everywhere."""
-    if USUAL not in good or good[USUAL].nunique() < 2:
+def smallest(good: pd.DataFrame, metric: str, axes: list[str]) -> str:
+    """Where the study's metric is smallest, or nothing where several points share that value."""
+    known = good[good[metric].notna()] if metric in good else good.iloc[:0]
+    at_least = known[known[metric] == known[metric].min()] if len(known) > 1 else known.iloc[:0]
+    if len(at_least) != 1:
         return ""
-    best = good.iloc[int(good[USUAL].to_numpy().argmin())]
+    best = at_least.iloc[0]
     at = ", ".join(f"{axis_label([name]).partition(',')[0]} {valued(name, _plain(best[name]))}" for name in axes)
-    return f" The shortest makespan, {best[USUAL]:.1f} µs, is at {at}."
+    name, least = label(metric).rpartition(", ")[0] or label(metric), float(f"{best[metric]:.4g}")
+    return f" The smallest {name}, {valued(metric, least)}, is at {at}."
 
 
 def _picture(good: pd.DataFrame, groups: list[list[str]], metric: str) -> Picture:

@@ -44,8 +44,8 @@ def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
     ends = float(ops["end_us"].max()) if len(ops) else 0.0
     sections = []
     if len(ops):
-        bars, ylabel = _bars(ops, ends)
-        what = "Some of the lanes, a bar an op in the colour of its phase or name; what is white is nothing or waiting."
+        bars, ylabel, which = _bars(ops, ends)
+        what = f"{which}: a bar an op in the colour of its phase or name; what is white is nothing or waiting."
         sections.append(Section("Over time", [Picture(lanes_figure(bars, ylabel), what)]))
     groups = [name for name in ("role", "phase", "name", "kind") if name in ops and ops[name].notna().any()]
     frame = (
@@ -65,7 +65,7 @@ def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
     n_lanes, n_gpus = int(ops["lane"].nunique()), int(ops["gpu"].nunique())
     totals = {
         "ops": len(ops), "lanes": n_lanes, "GPUs": n_gpus,
-        "until the last op ends, us": ends, "stalled, us, all lanes": float(ops["stall_us"].sum()),
+        "until the last op ends, µs": ends, "stalled, µs, all lanes": float(ops["stall_us"].sum()),
     }  # fmt: skip
     sections += [
         Section("How long ops take", [table_of("", rows)]),
@@ -77,10 +77,15 @@ def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
     return Page(f"Trace {file.name}", "a trace", lead, sections)
 
 
-def _bars(ops: pd.DataFrame, ends: float) -> tuple[pd.DataFrame, str]:
-    """What is drawn of an op table: some lanes of GPU with the most ops, evenly chosen, waiting left out."""
-    mine = ops[ops["gpu"] == ops["gpu"].mode()[0]]
-    known = np.unique(mine["lane"])
+def _bars(ops: pd.DataFrame, ends: float) -> tuple[pd.DataFrame, str, str]:
+    """What is drawn of an op table: some lanes of the GPU that ends last, evenly chosen over its roles, waiting left out.
+
+    With the label of their axis, and which they are.
+    """
+    gpu = ops["gpu"].to_numpy()[int(ops["end_us"].to_numpy().argmax())]
+    mine = ops[ops["gpu"] == gpu]
+    role = mine.drop_duplicates("lane").set_index("lane")["role"].astype(str).sort_index()
+    known = role.index[np.argsort(pd.factorize(role)[0], kind="stable")].to_numpy()
     chosen = known[np.linspace(0, len(known) - 1, min(LANES_SHOWN, len(known))).round().astype(int)]
     mine = mine[
         mine["lane"].isin(chosen) & ~mine["kind"].astype(str).isin(("wait", "signal", "task", "acquire", "release"))
@@ -88,14 +93,16 @@ def _bars(ops: pd.DataFrame, ends: float) -> tuple[pd.DataFrame, str]:
     named = mine["phase"].astype(object)
     named = named.where(named.notna(), mine["name"].astype(object) if "name" in mine else mine["kind"].astype(object))
     bars = pd.DataFrame(
-        {"policy": "", "makespan_us": ends, "row": np.searchsorted(chosen, mine["lane"]), "phase": named.astype(str),
-         "start_us": mine["start_us"], "end_us": mine["end_us"]}
+        {"policy": "", "makespan_us": ends, "row": mine["lane"].map({lane: row for row, lane in enumerate(chosen)}),
+         "role": mine["lane"].map(role), "phase": named.astype(str), "start_us": mine["start_us"], "end_us": mine["end_us"]}
     )  # fmt: skip
     longest = (bars["end_us"] - bars["start_us"]).nlargest(MOST_BARS).index
     bars = bars.loc[longest.sort_values()]
     common = bars["phase"].value_counts().index[:5]
     bars["phase"] = bars["phase"].where(bars["phase"].isin(common), "other")
-    return bars, f"{len(chosen)} of {len(known)} lanes of a GPU"
+    others = int(ops["gpu"].nunique()) - 1
+    which = f"GPU {gpu}" + (", which ends last" if others else "")
+    return bars, f"lanes of GPU {gpu}", f"{len(chosen)} of {counted(len(known), 'lane')} of {which}"
 
 
 def _joined_page(ops: pd.DataFrame, file: Path) -> Page:

@@ -127,7 +127,7 @@ def paper_speedups(
 def paper_machine() -> dict[str, Any]:
     """Numbers of the machine by what the paper measured of tiles, none of them by speedups: overrides of hgx-b200.
 
-    Fan-out efficiency and epilogue are the two constants of `paper_l2_tiles.fit`. Main loops of W8A8 tiles follow a line
+    Fan-out efficiency and epilogue are the two constants of `l2_tiles.fit`. Main loops of W8A8 tiles follow a line
     over the bytes that an SM takes in, whose slope is `sm_feed` and whose foot is `tile_fixed`: the Theil-Sen line through
     the eight that the paper gives, which one that stands apart (7.40 us for DSv4-Flash's L1) does not move much.
     """
@@ -159,12 +159,12 @@ def main_loop_ratios() -> list[float]:
 
 def _paper_main_loops() -> list[tuple[int, float]]:
     """Depth K and main loop (us) of the L1 and the L2 tile of each model."""
-    from ..scenarios.models import model as known_model
+    from ..scenarios.expert_models import expert_model
     from ..scenarios.x_stage import tiles
 
     found = []
     for name, tile in tiles().items():
-        sizes = known_model(name)
+        sizes = expert_model(name)
         found += [(sizes.hidden, tile.l1_main_loop_us), (sizes.intermediate, tile.l2_main_loop_us)]
     return found
 

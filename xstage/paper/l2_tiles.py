@@ -197,11 +197,11 @@ def egress_needed_gbs(model: str) -> float:
 
     Of an m-block of BM rows (P - 1) / P are pulled from others, H bytes a row with scales, and as many go back in BF16.
     """
+    from ..scenarios.expert_models import expert_model
     from ..scenarios.machine_files import load_machine
-    from ..scenarios.models import model as known_model
     from ..scenarios.x_stage import tiles
 
-    machine, sizes, paper = load_machine(MACHINE), known_model(model), tiles()[model]
+    machine, sizes, paper = load_machine(MACHINE), expert_model(model), tiles()[model]
     sm_us = (2 * sizes.intermediate * paper.l1_main_loop_us + sizes.hidden * paper.l2_main_loop_us) / BLOCK_N
     remote_rows = BLOCK_M * (machine.gpus - 1) / machine.gpus
     row_bytes = sizes.hidden * (1 + 1 / 32 + BF16_BYTES)

@@ -22,7 +22,8 @@ def published_parts(done: Published) -> list[Any]:
     if len(rows) <= MOST_ROWS_SHOWN:
         shown = [
             (str(row["family"]), str(row["variant"]), str(row["machine"] or row["gpu"]), f"{row['time_us']:.1f}",
-             _number(row["predicted_us"]), _signed(row["error_pct"]), row["skipped"] or row["approximation"])
+             _number(row["predicted_us"]), _signed(row["error_pct"]),
+             row["skipped"] if isinstance(row["skipped"], str) else row["approximation"])
             for row in rows.to_dict("records")
         ]  # fmt: skip
         parts += [
@@ -37,7 +38,8 @@ def published_parts(done: Published) -> list[Any]:
         for line in done.summary.to_dict("records")
     ]
     title = "errors in %: mean absolute, mean, median and 90th percentile; of the roofline; between repeats"
-    parts += [table(title, ("kind", "family", "machine", "tokens", *_HEADS), by_group), ""]
+    if by_group:
+        parts += [table(title, ("kind", "family", "machine", "tokens", *_HEADS), by_group), ""]
     skipped = rows.skipped.dropna().value_counts()
     parts.append(
         f"{int(rows.predicted_us.notna().sum())} of {len(rows)} rows predicted ({done.coverage_pct:.0f} %), "
@@ -48,7 +50,14 @@ def published_parts(done: Published) -> list[Any]:
             else ""
         )
     )
-    parts.append(f"roofline on the same rows: mean absolute error {_short(done.baseline['mae_pct'])} %")
+    if len(rows) <= MOST_ROWS_SHOWN:
+        parts += [
+            f"{reason}: {detail}"
+            for reason, detail in dict.fromkeys(zip(rows.skipped, rows.detail, strict=True))
+            if detail
+        ]
+    if done.baseline["judged"]:
+        parts.append(f"roofline on the same rows: mean absolute error {done.baseline['mae_pct']:.1f} %")
     chosen = score(done.choices)
     if chosen["pairs"]:
         parts.append(

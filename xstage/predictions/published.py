@@ -3,7 +3,7 @@
     rows      each measurement with its prediction, or the reason why there is none
     summary   errors by kind of kernel, family, machine and number of tokens
     choices   whether the model tells which of two schedules is faster
-    targets   what the project set out to reach, met or missed
+    targets   what the project set out to reach on its own rows, met or missed
     parts     phases of a call and moments inside, beside the whole calls and not counted with them
 
 Rows that gave a machine file a number are predicted and not judged. Spans and stalls of single tiles are in
@@ -39,9 +39,13 @@ PART_COLUMNS = (
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Published:
-    """`rows`: input columns, kind, predicted_us, error_pct, judged, skipped, detail, baseline_us, approximation and case."""
+    """`rows`: input columns, kind, predicted_us, error_pct, judged, skipped, detail, baseline_us, approximation and case.
+
+    `of_project`: they are the project's own. Its targets are set for those.
+    """
 
     rows: pd.DataFrame
+    of_project: bool = True
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -70,10 +74,12 @@ class Published:
 
     @cached_property
     def targets(self) -> pd.DataFrame:
-        """What was to be reached, what was reached, and what contributes most where it was missed."""
-        from .targets import targets
+        """What was to be reached, what was reached, and what contributes most where it was missed. Empty for other rows."""
+        import pandas as pd
 
-        return targets(self)
+        from .targets import COLUMNS, targets
+
+        return targets(self) if self.of_project else pd.DataFrame(columns=list(COLUMNS))
 
     @cached_property
     def parts(self) -> pd.DataFrame:
@@ -142,7 +148,7 @@ def published(
     rows = [row for table in tables for row in plain_rows(table.reset_index())]
     if not rows:
         raise InputError("holds no row", file=str(data))
-    return Published(pd.DataFrame(predicted(_chosen(rows, gpu, variant), workers, progress)))
+    return Published(pd.DataFrame(predicted(_chosen(rows, gpu, variant), workers, progress)), of_project=data is None)
 
 
 def _chosen(rows: list[dict[str, Any]], gpu: str | None, variant: str | None) -> list[dict[str, Any]]:

@@ -66,6 +66,7 @@ LEAST_COVERAGE_PCT = 85.0
 LEAST_RIGHT_PCT = 90.0
 LEAST_APART_PCT = 5.0
 """Measurements of one case that lie closer together are not worth a word."""
+COLUMNS = ("target", "limit", "reached", "met", "of", "furthest_off")
 
 
 def targets(done: Published) -> pd.DataFrame:
@@ -99,7 +100,7 @@ def targets(done: Published) -> pd.DataFrame:
         found.append(
             _line("faster schedule picked, %", ">=", LEAST_RIGHT_PCT, part, part >= LEAST_RIGHT_PCT, chosen["pairs"])
         )
-    return pd.DataFrame(found, columns=["target", "limit", "reached", "met", "of", "furthest_off"])
+    return pd.DataFrame(found, columns=list(COLUMNS))
 
 
 def _can_ask(rows: pd.DataFrame, target: Target) -> bool:

@@ -54,6 +54,11 @@ def with_common_fields(answer: dict[str, Any], timing: dict[str, float], seed: i
     return common | answer | {"timing": {name: round(seconds, 6) for name, seconds in timing.items()}}
 
 
+def with_warnings(answer: dict[str, Any], warnings: Sequence[str]) -> dict[str, Any]:
+    """`answer` with its warnings, where there are any."""
+    return answer | ({"warnings": list(warnings)} if warnings else {})
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """A plain table: text to the left, numbers to the right."""
     from rich.table import Table
@@ -99,6 +104,11 @@ def warn(sentences: Iterable[str]) -> None:
     """Print warnings on standard error: worth knowing, but not failures."""
     for sentence in sentences:
         print(f"xstage: warning: {sentence}", file=sys.stderr)
+
+
+def warning_parts(warnings: Sequence[str]) -> list[str]:
+    """An empty line and a line for each warning; nothing where there are none."""
+    return ["", *(f"warning: {sentence}" for sentence in warnings)] if warnings else []
 
 
 def counted(count: int, what: str) -> str:
