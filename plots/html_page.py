@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 400
 """Rows of a table that are shown; what is left out is said."""
-QUANTITY = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?[^\s\d.:-][^\s\d]*)?")
+QUANTITY = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?) ?([^\s\d.:-][^\s\d]*)?")
 """A number, and a unit behind it: '8.4 %', '1936.3 TFLOPS', '2x'."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under columns. A column of numbers, with units or without, stands right and sorts as numbers.
+    """Rows of cells under columns. A column of numbers, all with the same unit or none, stands right and sorts as numbers.
 
     `left_out` rows are not shown.
     """
@@ -135,8 +135,12 @@ def _named(figure: Figure) -> str:
 
 
 def numeric_columns(table: Table) -> list[bool]:
-    """Which columns hold nothing but numbers, with a unit behind them or without, and cells without a value."""
-    return [all(_sorts_as(row[at]) is not None for row in table.rows) for at in range(len(table.columns))]
+    """Which columns hold nothing but numbers, without a unit or all with the same, and cells without a value."""
+    columns = [[row[at] for row in table.rows] for at in range(len(table.columns))]
+    return [
+        all(_sorts_as(value) is not None for value in column) and len({_unit(value) for value in column} - {None}) <= 1
+        for column in columns
+    ]
 
 
 def _sorts_as(value: Any) -> float | int | str | None:
@@ -147,6 +151,14 @@ def _sorts_as(value: Any) -> float | int | str | None:
         return value
     found = QUANTITY.fullmatch(value) if isinstance(value, str) else None
     return float(found[1].replace(",", "")) if found else None
+
+
+def _unit(value: Any) -> str | None:
+    """What stands behind the number of a cell, '' for nothing; None for a cell without a value."""
+    if _sorts_as(value) == "":
+        return None
+    found = QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    return (found[2] or "") if found else ""
 
 
 def is_number(value: Any) -> bool:

@@ -60,7 +60,7 @@ def _label_powers(axes: Axes, factors: pd.Series) -> None:
     low, high = (math.floor(math.log2(factors.min())), math.ceil(math.log2(factors.max())))
     step = max(1, math.ceil((high - low) / MOST_LABELS))
     powers = [power for power in range(low, high + 1) if power % step == 0]
-    parts = {0: 4, 1: 4, 2: 2}.get(high - low, 1)
+    parts = {1: 4, 2: 2}.get(high - low, 1)
     between = [2.0**power * (1 + part / parts) for power in powers[:-1] for part in range(1, parts)]
     named = {2.0**power: f"1/{2**-power}" if power < 0 else f"{2**power}" for power in powers}
     named |= {factor: f"{factor:.3g}" for factor in between}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -184,7 +185,8 @@ def _heat_maps(data: pd.DataFrame, axes: Sequence[_Axis], metric: str, title: st
     below = WIDTH_OF_LETTER * longest if upright else 0.15
     panel_high = 0.34 * max(3, len(down.values)) + (0.35 if titles else 0)
     figure = Figure(figsize=(wide, 1.35 + below + rows * panel_high + (rows - 1) * 0.15))
-    each = max(1, -(-int(100 * (0.16 if upright else WIDTH_OF_LETTER * (longest + 1))) // int(100 * cell)))
+    room = 0.16 if upright else WIDTH_OF_LETTER * (longest + 1)
+    each = max(1, math.ceil(room / cell))
     places = figure.subplots(rows, in_a_row, sharey=True, squeeze=False).ravel()
     for plot in places[len(panels) :]:
         plot.set_axis_off()

@@ -21,7 +21,7 @@ from ..sim.checked import Checked, refusal
 from ..sim.errors import InputError
 from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, Fraction, Positive, Text, Time
-from .expert_models import expert_model
+from .expert_models import expert_model, expert_models
 from .megamoe_placement import Contiguous, Eplb, Placement, check_placement, placed
 from .megamoe_policies import choices
 from .workload import PolicyChoice, Workload, choice_by, needs_model_or_sizes
@@ -184,9 +184,10 @@ Routing = Annotated[Balanced | Zipf | HotExpert | Histogram | Recorded, Field(di
 class MegaMoeWorkload(Workload):
     """One MegaMoE call of `gpus` ranks with `tokens` tokens each.
 
-    `numbers` are weight and activation types, `combine` the type in which rows return; `capacity` the tokens that buffers
-    are made for. `ranks: symmetric` simulates one rank against its mirror. `starts` delays the launch of ranks.
-    `l1_main_loop` and `l2_main_loop` are measured times of full tiles, in place of the machine's tile costs.
+    `numbers` are weight and activation types: if left out, those in which the model is released, or w4a8 where that is not
+    known. `combine` is the type in which rows return, `capacity` the tokens that buffers are made for. `ranks: symmetric`
+    simulates one rank against its mirror. `starts` delays the launch of ranks. `l1_main_loop` and `l2_main_loop` are
+    measured times of full tiles, in place of the machine's tile costs.
     """
 
     kind: Literal["megamoe"]
@@ -213,7 +214,11 @@ class MegaMoeWorkload(Workload):
     @model_validator(mode="before")
     @classmethod
     def _model_or_sizes(cls, data: Any) -> Any:
-        return needs_model_or_sizes(data, SIZES, cls.model_fields)
+        data = needs_model_or_sizes(data, SIZES, cls.model_fields)
+        if isinstance(data, Mapping) and "numbers" not in data:
+            model = expert_models().get(str(data.get("model")))
+            return {**data, "numbers": model.numbers} if model and model.numbers else data
+        return data
 
     @property
     def title(self) -> str:

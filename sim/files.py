@@ -59,7 +59,7 @@ def _refusal_of(target: Path) -> tuple[str, str | None] | None:
     with suppress(FileNotFoundError, NotADirectoryError):
         mode = target.stat().st_mode  # not `is_dir`, which newer versions answer for a name that is too long
         if not S_ISREG(mode):
-            return "is a folder" if S_ISDIR(mode) else "is no file of a disk", "the name of a file"
+            return "is a folder" if S_ISDIR(mode) else "is a pipe or a device", "the name of a file"
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         return "cannot be written", f"not below {there}"
     if there != folder and not folder.is_relative_to(Path.cwd()):

@@ -56,6 +56,8 @@ def _end(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, str)) or value == "" or str(value).startswith("-"):
         raise refusal("is no end of a link", allowed=_ENDS)
     nodes = _nodes(value)
+    if nodes == [value] and isinstance(value, str) and value[0].isdecimal():  # '0--3'
+        raise refusal("is neither a number, nor a range, nor a name", allowed=_ENDS)
     if not nodes:
         raise refusal("is an empty range of GPUs", allowed=_ENDS)
     if isinstance(nodes, range) and nodes[-1] >= MOST_GPUS:

@@ -11,9 +11,9 @@ stream have ended. So separate kernels never share the network or the SMs; kerne
 
 Communication that is exposed is the time of the block less its time when every kernel takes what it takes alone: with all
 its data in place and nothing to send. For attention and a GEMM that is the kernel that stores to its own memory, for a
-collective nothing, for MegaMoE what is left without counts, barriers, pull and return (in_place.py). So the pull of a
-MegaMoE call counts as communication whatever bounds it, the network or the warps that fetch row after row. One rank has
-nobody to communicate with, and takes its time alone.
+collective nothing, for MegaMoE what is left without counts, barriers, pull and return (schedules/megamoe/in_place.py). So
+the pull of a MegaMoE call counts as communication whatever bounds it, the network or the warps that fetch row after row.
+One rank has nobody to communicate with, and takes its time alone.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ import numpy as np
 
 from .errors import InputError
 from .execute import simulate
+from .placement import contiguous
+from .pools import pools
 from .predict import MOST_ROWS_OF_ALL_RANKS
 from .schedules import attention_a2a, megamoe, tensor_parallel
 from .schedules.attention_a2a import Attention
@@ -214,10 +216,11 @@ def kernel_length(machine: Machine, work: Work, granule_bytes: int | None = None
 
 def _length_of_experts(machine: Machine, work: MoeKernel, granule_bytes: int | None) -> KernelLength:
     """One rank stands for all where there are many rows, and all ranks are alike."""
-    rows = work.shape.ranks * work.shape.tokens * work.shape.topk
+    rows = pools(work.routing, contiguous(work.shape.experts, work.shape.ranks)).rows_per_rank
     fabric = machine.fabric(work.shape.ranks, granule_bytes)
     to_others = fabric.latency_ps[~np.eye(fabric.n_gpus, dtype=bool)]
-    is_mirror = rows > MOST_ROWS_OF_ALL_RANKS and len(np.unique(to_others)) == 1
+    is_mirror = rows.sum() > MOST_ROWS_OF_ALL_RANKS and len(np.unique(to_others)) == 1
+    is_mirror = is_mirror and megamoe.are_alike(rows, work.shape.tokens)
     fabric = mirrored(fabric) if is_mirror else fabric
     ranks: Literal["all", "symmetric"] = "symmetric" if is_mirror else "all"
     program = megamoe.build(machine, work.shape, work.policy, work.routing, ranks=ranks)

@@ -81,7 +81,8 @@ def _of_ranks(trace: Trace, machine: Machine) -> list[Roof]:
     def add(part: str, unit: Literal["FLOP", "B"], amounts: Sequence[float], most_per_us: float) -> None:
         rank = int(np.argmax(amounts))
         amount = float(amounts[rank])
-        found.append(Roof(part, f"rank {rank}", unit, amount, amount / most_per_us, _makespan_us(trace)))
+        where = "the busiest rank" if meta.get("ranks") == "symmetric" else f"rank {rank}"
+        found.append(Roof(part, where, unit, amount, amount / most_per_us, _makespan_us(trace)))
 
     if meta.get("flops") and (peak := getattr(compute, f"{meta['math']}_tflops")) is not None:
         add(f"Tensor Cores ({meta['math']})", "FLOP", meta["flops"], peak.value * 1e6)

@@ -127,9 +127,9 @@ class DeviceCheck:
             path.name: path.stat().st_size for path in sorted(self.folder.iterdir()) if path.is_file()
         }
         self._write("check.json", self.report)
-        return not self.ended_early()
+        return not self.not_done()
 
-    def ended_early(self) -> dict[str, str]:
+    def not_done(self) -> dict[str, str]:
         """By step, why it failed or was skipped."""
         steps = self.report["steps"].items()
         return {name: told["why"] for name, told in steps if told["state"] in ("failed", "skipped")}
@@ -335,7 +335,7 @@ def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] 
         print("device check: interrupted; what was measured is kept", file=sys.stderr)
         return 1
     print(json.dumps({name: told["state"] for name, told in check.report["steps"].items()}))
-    for name, why in check.ended_early().items():
+    for name, why in check.not_done().items():
         print(f"device check: {name}: {why}", file=sys.stderr)
     for name, size in check.report["files"].items():
         if size > LARGEST_FILE_BYTES:

@@ -18,7 +18,6 @@ import argparse
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -83,28 +82,31 @@ def ready(
         yield memory, needs
 
 
-def _run_once(call: Call, memory: JobMemory) -> dict[str, Array]:
-    """One run; the buffers that say how it went and what came out."""
-    memory.run()
-    wanted = (*_NOTED, *call.outputs)
-    return {name: memory.read(name) for name in memory.job.buffers if name.partition("@")[0] in wanted}
+def steady_runs(call: Call, memory: JobMemory, repeats: int, stated_mhz: float) -> tuple[list[dict[str, Array]], bool]:
+    """`repeats` runs in a row at a steady clock, and whether it was: if not after `MOST_RUNS`, or in time, any count.
 
-
-def _steady_runs(call: Call, memory: JobMemory, repeats: int, stated_mhz: float) -> list[dict[str, Array]]:
-    """The first `repeats` runs in a row at a steady clock, or the last ones that there is time for.
-
-    An idle GPU goes at a fraction of the clock that it states, and needs some milliseconds of work to leave it.
+    Of each run, the buffers that say how it went and what came out. An idle GPU goes at a fraction of the clock that it
+    states, and needs some milliseconds of work to leave it: until then only times are read, so that it hardly pauses.
     """
-    begun, runs = time.perf_counter(), deque[dict[str, Array]](maxlen=repeats)
-    for number in range(1, max(MOST_RUNS, repeats) + 1):
-        runs.append(_run_once(call, memory))
-        clocks = [_sm_mhz(outputs) for outputs in runs]
-        is_idle = min(clocks) < stated_mhz / 2
-        has_moved = max(clocks) > min(clocks) * (1 + STEADY_CLOCK)
-        is_over = time.perf_counter() - begun > LONGEST_S
-        if number >= repeats and (is_over or not (is_idle or has_moved)):
-            break
-    return list(runs)
+    begun, number, is_over = time.perf_counter(), 0, False
+    runs, clocks = list[dict[str, Array]](), list[float]()
+    while len(runs) < repeats:
+        memory.run()
+        number += 1
+        mhz = _sm_mhz(_read(memory, ("times",)))
+        is_over = is_over or number > MOST_RUNS - repeats or time.perf_counter() - begun > LONGEST_S
+        is_idle = mhz < stated_mhz / 2
+        has_moved = max([mhz, *clocks]) > min([mhz, *clocks]) * (1 + STEADY_CLOCK)
+        if not is_over and (is_idle or has_moved):
+            runs, clocks = [], []
+        if is_over or not is_idle:
+            runs, clocks = [*runs, _read(memory, (*_NOTED, *call.outputs))], [*clocks, mhz]
+    return runs, not is_over
+
+
+def _read(memory: JobMemory, wanted: Sequence[str]) -> dict[str, Array]:
+    """What the buffers with one of these names hold now, each of every GPU."""
+    return {name: memory.read(name) for name in memory.job.buffers if name.partition("@")[0] in wanted}
 
 
 def kept_at_home(job: Job) -> Job:
@@ -157,20 +159,21 @@ def measure(
     rows, table = [], None
     before = offsets_between(devices, call.ranks) if between_gpus else {}
     with ready(call, fused, devices, transport, call.source, side == "control") as (memory, needs):
-        runs = _steady_runs(call, memory, repeats, devices.facts()[0].clock_mhz)
+        runs, is_steady = steady_runs(call, memory, repeats, devices.facts()[0].clock_mhz)
     offsets = joined(before, offsets_between(devices, call.ranks)) if between_gpus else {}
     for outputs in runs:
         table = measured_ops(program, fused.lowered, outputs, to_add_ns(offsets, outputs, call.ranks))
         arrives = side == "far" or not between_gpus
         rows.append(call.summary(table) | _whole(outputs) | (call.errors(fused, outputs) if arrives else {}))
-    return _over_repeats(rows) | needs, table
+    return _over_repeats(rows) | needs | {"clock_is_steady": is_steady}, table
 
 
 def _measure_bare(call: Call, fused: Any, devices: Devices, transport: str, repeats: int) -> dict[str, float]:
     """The whole time and the errors of the kernel without instrumentation."""
     with ready(call, fused, devices, transport, call.bare) as (memory, needs):
-        runs = _steady_runs(call, memory, repeats, devices.facts()[0].clock_mhz)
-    return _over_repeats([_whole(outputs) | call.errors(fused, outputs) for outputs in runs]) | needs
+        runs, is_steady = steady_runs(call, memory, repeats, devices.facts()[0].clock_mhz)
+    found = _over_repeats([_whole(outputs) | call.errors(fused, outputs) for outputs in runs])
+    return found | needs | {"clock_is_steady": is_steady}
 
 
 def _over_repeats(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -69,25 +69,28 @@ def _read(file: str | Path, kind: str) -> pd.DataFrame:
         from .kineto import read_kineto
 
         return read_kineto(file)
-    import pandas as pd
-
-    try:
-        table = pd.read_parquet(file)
-    except (KeyError, NotImplementedError, OSError, TypeError, ValueError) as error:
-        raise InputError(f"is no whole Parquet file: {error}", file=str(file)) from error
-    _check_ops(table, str(file))
+    table = read_parquet(file)
+    check_ops(table, str(file))
     return table
 
 
-def _check_ops(ops: pd.DataFrame, file: str) -> None:
+def read_parquet(file: str | Path) -> pd.DataFrame:
+    """Any table of a Parquet file. Raises `InputError` for a damaged one."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(file)
+    except (KeyError, NotImplementedError, OSError, TypeError, ValueError) as error:
+        raise InputError(f"is no whole Parquet file: {error}", file=str(file)) from error
+
+
+def check_ops(ops: pd.DataFrame, file: str) -> None:
     """Raises `InputError` for a column that is missing or of another kind, a time that is none, an end before its start."""
     import numpy as np
 
-    from ...plots.traces.slices import NEEDED
+    from ...plots.traces.slices import check_columns
 
-    for name in NEEDED:
-        if name not in ops:
-            raise InputError("is no column of it", field="op table", value=name, file=file, allowed=NEEDED)
+    check_columns(ops, file)
     for name in ("gpu", "sm", "lane", "task", "op"):
         if ops[name].dtype.kind not in "iu" or ops[name].isna().any():
             raise InputError("is a column of something else", field=name, file=file, allowed="whole numbers")

@@ -100,7 +100,7 @@ def op_table(rows: Rows, file: str) -> pd.DataFrame:
 def _refuse_no_number(field: str, found: Ints, least: int, file: str) -> None:
     wrong = (found < least) | (found > _MOST)
     if wrong.any():
-        raise InputError("is no number of one", field=field, value=int(found[wrong][0]), file=file,
+        raise InputError("is out of range", field=field, value=int(found[wrong][0]), file=file,
                          allowed=f"{least} to {_MOST}")  # fmt: skip
 
 

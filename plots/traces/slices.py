@@ -80,11 +80,11 @@ def slices(ops: pd.DataFrame) -> Slices:
     )
 
 
-def check_columns(ops: pd.DataFrame) -> None:
-    """Raises `InputError` if a table lacks a column that an op table has."""
+def check_columns(ops: pd.DataFrame, file: str | None = None) -> None:
+    """Raises `InputError`, which names `file`, if a table lacks a column that an op table has."""
     missing = [name for name in NEEDED if name not in ops]
     if missing:
-        raise InputError("is no column of it", field="op table", value=missing[0], allowed=NEEDED)
+        raise InputError("is no column of it", field="op table", value=missing[0], file=file, allowed=NEEDED)
 
 
 def task_starts(ops: Slices) -> NDArray[np.bool_]:

@@ -45,8 +45,8 @@ class FitRows:
 def variant_named(kind: Kind, operation: str, name: str, generation: str = "") -> tuple[Row, str]:
     """The line of a variant, and '' if it is known or else the name of the known variant that is most like it.
 
-    That is one that runs on the GPU's generation, if that is known; a whole call, unless the name says which part; and a
-    pipeline of separate kernels, if the name says so.
+    That is a fused kernel, or a pipeline of separate ones, if the name says so; a whole call, unless the name says which
+    part; one that runs on the GPU's generation, if that is known.
     """
     known = [row for row in _table("variants.csv") if (row["table"], row["operation"]) == (kind, operation)]
     for row in known:
@@ -54,9 +54,10 @@ def variant_named(kind: Kind, operation: str, name: str, generation: str = "") -
             return row, ""
     words = _words(name)
     conditions: tuple[Callable[[Row], bool], ...] = (
-        lambda row: not generation or row["generation"] in ("", generation),
+        lambda row: not _says_fused(words) or row["policy"] not in ("unfused", "serial"),
         lambda row: _words(row["part"]) <= words,
         lambda row: not _says_unfused(words) or row["policy"] in ("unfused", "serial"),
+        lambda row: not generation or row["generation"] in ("", generation),
     )
     for fits in conditions:
         known = [row for row in known if fits(row)] or known
@@ -112,6 +113,10 @@ def _is_meant(fit: Row, kind: Kind, cells: Row) -> bool:
 
 def _says_unfused(words: set[str]) -> bool:
     return "unfused" in words or (bool(words & {"deepep", "baseline"}) and not words & {"megamoe", "fused"})
+
+
+def _says_fused(words: set[str]) -> bool:
+    return not _says_unfused(words) and bool(words & {"megamoe", "mega", "fused"})
 
 
 def _likeness(name: str, row: Row) -> float:

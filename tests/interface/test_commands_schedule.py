@@ -322,6 +322,15 @@ def test_a_scenario_that_cannot_run_is_tuned_without_a_saving():
         xs.tune(MEGAMOE, ["lag"], overrides={"workload.policy": "lag"})
 
 
+def test_a_bound_that_is_the_scenarios_own_policy_is_named_as_such():
+    found = xs.tune(
+        "gemm-rs-llama-fused", overrides={"workload.policy": "compute_only", "workload.m": 1024}, most_runs=2
+    )
+    [said] = found.changes
+    assert said.startswith("No policy or setting that was tried is faster than compute_only as it is written")
+    assert found.best.policy == "compute_only"
+
+
 def test_tune_answers_with_the_agreed_fields(answer):
     code, found = answer("tune", "attention-x-stage", "--policies", "piggyback", "--runs", "4")
     assert code == 0

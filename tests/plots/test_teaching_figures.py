@@ -131,6 +131,14 @@ def test_a_figure_made_twice_is_the_same_to_the_byte(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", FIGURES)
+def test_a_file_does_not_depend_on_the_others_that_are_written(name, tmp_path):
+    draw, data = FIGURES[name]
+    save(draw(), data, tmp_path / "alone", name, ("png",))
+    save(draw(), data, tmp_path / "after", name, ("svg", "png"))
+    assert (tmp_path / "alone" / f"{name}.png").read_bytes() == (tmp_path / "after" / f"{name}.png").read_bytes()
+
+
+@pytest.mark.parametrize("name", FIGURES)
 def test_nothing_is_cut_off_and_axes_say_what_they_show(name):
     figure = FIGURES[name][0]()
     with house_style():

@@ -197,3 +197,9 @@ def test_a_batch_of_any_size_that_does_not_fit_the_ring_is_refused_with_the_larg
     assert len(fits.program().tasks)
     with pytest.raises(InputError, match="allowed: 1 to 30"):
         too_large.program()
+
+
+@pytest.mark.parametrize(("given", "numbers"), [({}, "w8a8"), ({"numbers": "bf16"}, "bf16")])
+def test_a_model_brings_the_types_that_it_is_released_in(given, numbers):
+    workload = {"kind": "megamoe", "model": "deepseek-v3", "tokens": 64, **given}
+    assert load({"question": "q?", "machine": "hgx-b200", "workload": workload}).scenario.workload.numbers == numbers

@@ -243,6 +243,7 @@ def test_an_unknown_variant_is_taken_for_the_nearest_one_and_flagged(own, row, v
         ("H100", "DeepEP + DeepGEMM", "deepep+grouped_gemm_unfused"),
         ("H20", "deepep low latency + masked gemm", "deepep_ll+masked_gemm_unfused"),
         ("B200", "unfused", "deepep+grouped_gemm_unfused"),
+        ("A100", "MegaMoE fused", "megamoe_sm90_fused_wave"),  # no fused kernel is of its generation
         ("H200", "deepep dispatch", "deepep_unfused_stage_dispatch"),
         ("H20", "megamoe_sm90_nvfp4_baseline_v2", "megamoe_sm90_nvfp4_baseline_BN128-split"),
     ],

@@ -89,6 +89,7 @@ def test_every_kind_refuses_what_it_does_not_use(kind: str) -> None:
         ("custom", {"links": [{"between": ["0-8", "a"], "rate": "1 GB/s"}]}, "GPU 8 is not on this machine"),
         ("custom", {"links": [{"between": [0, "-1"], "rate": "1 GB/s"}]}, "'-1': is no end of a link"),
         ("custom", {"links": [{"between": [0, -1], "rate": "1 GB/s"}]}, "-1: is no end of a link"),
+        ("custom", {"links": [{"between": [0, "0--3"], "rate": "1 GB/s"}]}, "'0--3': is neither a number, nor a range"),
         ("custom", {"links": [{"between": [0, 1], "speed": "1 GB/s"}]}, "speed.*is not a known key"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_symbolic_link_stays_and_what_it_leads_to_is_written_whole(tmp_path: P
 def test_a_pipe_and_a_circle_of_links_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.html")
     (tmp_path / "circle.html").symlink_to("circle.html")
-    for name, said in (("pipe.html", "is no file of a disk"), ("circle.html", "cannot be written: Too many levels")):
+    for name, said in (("pipe.html", "is a pipe or a device"), ("circle.html", "cannot be written: Too many levels")):
         with pytest.raises(InputError, match=said):
             check_output(tmp_path / name, "--report", (".html",))
 

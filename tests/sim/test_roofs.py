@@ -113,3 +113,11 @@ def test_hbm_moves_weights_and_what_the_combine_reads_and_writes():
     [hbm] = [one for one in made.metrics["roofs"] if one["part"] == "HBM"]
     assert hbm["amount"] == moved
     assert hbm["least_us"] == pytest.approx(moved / (made.resolved.machine.compute.hbm_rate.value / 1e3))
+
+
+@pytest.mark.parametrize(("ranks", "where"), [("all", "rank "), ("symmetric", "the busiest rank")])
+def test_a_rank_that_stands_for_all_has_no_number(ranks, where):
+    overrides = {"workload.tokens": 1024, "workload.ranks": ranks}
+    found = xs.run("megamoe-flash-wave", overrides=overrides).metrics["roofs"]
+    of_ranks = [one["where"] for one in found if one["part"].startswith(("Tensor Cores", "HBM", "L2"))]
+    assert of_ranks and all(told.startswith(where) for told in of_ranks)

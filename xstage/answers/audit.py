@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ..scenarios.machine_files import load_machine
 from ..sim import burst_gap
 from ..sim.burst_gap import Audit, XStage
 from ..sim.errors import InputError
-from ..sim.units import format_size, format_time, parse_size, parse_time
+from ..sim.units import PS_PER_US, format_size, format_time, parse_size, parse_time
 from ..terminal.output import parts_html, table
 
 if TYPE_CHECKING:
@@ -33,7 +33,22 @@ class BurstAudit(Audit):
 
     def as_dict(self) -> dict[str, object]:
         """The answer of `xstage audit --json`, without the fields that all answers share."""
-        return {field.name: getattr(self, field.name) for field in fields(Audit)}
+        asked = {
+            "machine": self.machine, "producers": self.producers, "burst_bytes": self.burst_bytes,
+            "gap_us": self.gap_ps / PS_PER_US, "synchronised": self.synchronised,
+            "stage": {name: float(value) for name, value in asdict(self.stage).items()},
+        }  # fmt: skip
+        return {field.name: getattr(self, field.name) for field in fields(Audit)} | asked
+
+    @classmethod
+    def of_answer(cls, answer: Mapping[str, Any]) -> Self:
+        """The audit that an answer of `--json` is of."""
+        found = {field.name: answer[field.name] for field in fields(Audit)}
+        return cls(
+            **found, machine=answer["machine"], stage=XStage(**answer["stage"]), producers=answer["producers"],
+            burst_bytes=answer["burst_bytes"], gap_ps=round(answer["gap_us"] * PS_PER_US),
+            synchronised=answer["synchronised"],
+        )  # fmt: skip
 
     @property
     def verdict(self) -> str:

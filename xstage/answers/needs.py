@@ -116,6 +116,21 @@ class Needs:
     timing: dict[str, float]
     warnings: tuple[str, ...] = ()
 
+    @property
+    def sentence(self) -> str:
+        """What is too little, or that all is enough; and what less of was faster."""
+        short = [need for need in self.needs if need.is_short]
+        sentence = "; ".join(_short(need, self.makespan_us) for need in short) or "neither is too little"
+        said = [f"{sentence[0].upper()}{sentence[1:]}."]
+        for need in self.needs:
+            if need.less:
+                gain = 100 * (1 - need.less.makespan_us / self.makespan_us)
+                said.append(
+                    f"With less {need.text}, {need.less.value}, it takes {need.less.makespan_us:.3f} us, {gain:.1f} % less: "
+                    "stores then reach the ports in another order."
+                )
+        return " ".join(said)
+
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage needs --json`, without the fields that all answers share."""
         answer = {
@@ -124,6 +139,7 @@ class Needs:
             "makespan_us": self.makespan_us,
             "loss_pct": LOSS_PCT,
             "needs": [asdict(need) | {"verdict": need.verdict} for need in self.needs],
+            "sentence": self.sentence,
         }
         return with_warnings(answer, self.warnings)
 
@@ -286,24 +302,9 @@ def needs_parts(done: Needs) -> list[Any]:
             rows,
         ),
         "",
-        _sentence(done),
+        done.sentence,
         *warning_parts(done.warnings),
     ]
-
-
-def _sentence(done: Needs) -> str:
-    """What is too little, or that all is enough; and what there is too much of."""
-    short = [need for need in done.needs if need.is_short]
-    sentence = "; ".join(_short(need, done.makespan_us) for need in short) or "neither is too little"
-    said = [f"{sentence[0].upper()}{sentence[1:]}."]
-    for need in done.needs:
-        if need.less:
-            gain = 100 * (1 - need.less.makespan_us / done.makespan_us)
-            said.append(
-                f"With less {need.text}, {need.less.value}, it takes {need.less.makespan_us:.3f} us, {gain:.1f} % less: "
-                "stores then reach the ports in another order."
-            )
-    return " ".join(said)
 
 
 def _short(need: Need, now_us: float) -> str:

@@ -332,7 +332,10 @@ class _Runs:
         return tried
 
     def _room(self, name: str, parameters: Parameters) -> int | None:
-        rooms = [s.room(parameters[s.key]) for s in self.choices[name].settings if s.room and s.key in parameters]
+        settings = self.choices[name].settings if name in self.choices else ()  # compute_only is none of them
+        rooms = [
+            setting.room(parameters[setting.key]) for setting in settings if setting.room and setting.key in parameters
+        ]
         return sum(rooms) if rooms else None
 
 

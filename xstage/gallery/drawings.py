@@ -62,8 +62,9 @@ def _megamoe() -> str:
 def _calls() -> str:
     """What the figure of all kinds of calls is of: they differ in model, tokens and types of numbers."""
     study = load_study(STUDY)
-    workload = study.resolve(next(study.points()))
-    return f"{workload.scenario.workload.kind}, on {workload.scenario.workload.gpus} GPUs of {workload.machine.name}"
+    first = study.resolve(next(study.points()))
+    workload = first.scenario.workload
+    return f"{workload.title}, on {workload.gpus} GPUs of {first.machine.name}"
 
 
 DRAWINGS = (

@@ -249,8 +249,8 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Answer], Page]], ...] = (
     (("rows", "knee_rows", "model"), leads_page),
     (("calls", "paper", "all"), calls_page),
     (("rows", "fitted", "zipf_exponent"), tiles_page),
-    (("scenario", "needs", "loss_pct"), needs_page),
-    (("fits", "advice", "capacity_margin_bytes"), audit_page),
+    (("scenario", "needs", "sentence"), needs_page),
+    (("fits", "advice", "stage"), audit_page),
 )
 
 

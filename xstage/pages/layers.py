@@ -19,7 +19,7 @@ def layer_page(answer: dict[str, Any]) -> Page:
         [{name: value for name, value in row.items() if name not in ("kernels", "error")} for row in ran]
     )
     kernels = pd.DataFrame([{"policy": row["policy"], **kernel} for row in ran for kernel in row["kernels"]])
-    tokens = f"{answer['tokens']} tokens" + (" of each rank" if answer["tokens_of"] == "rank" else "")
+    tokens = f"{answer['tokens']} tokens" + (" of each rank" if answer.get("tokens_of") == "rank" else "")
     sections, lead = [], "None of the policies could run."
     if ran:
         best = min(ran, key=lambda row: row["makespan_us"])
@@ -35,8 +35,7 @@ def layer_page(answer: dict[str, Any]) -> Page:
         ]
     if failed:
         sections.append(Section("What cannot run", [Table("", ("policy", "why"), failed)]))
-    about = {
-        name: answer[name] for name in ("model", "machine", "gpus", "tokens", "tokens_of", "expert_numbers", "baseline")
-    }
+    asked = ("model", "machine", "gpus", "tokens", "tokens_of", "expert_numbers", "baseline")
+    about = {name: answer[name] for name in asked if name in answer}
     sections.append(Section("The block", [facts("", about)]))
     return Page(f"One block of {answer['model']} on {answer['machine']}", "xstage layer", lead, sections)

@@ -99,7 +99,8 @@ def page_of(source: Path) -> Page:
     try:
         page = answer_page(answer)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # an older answer, or one that was altered
-        raise InputError("is no whole answer of --json", file=str(source), allowed=ALLOWED) from error
+        cause = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"is no whole answer of --json: {cause}", file=str(source), allowed=ALLOWED) from error
     return _with_end(page, source, answer)
 
 

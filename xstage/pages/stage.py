@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
-from ..plots.html_page import Code, Page, Picture, Section, Table, facts, table_of
-from ..sim.errors import XstageError
-
-if TYPE_CHECKING:
-    from ..answers.audit import BurstAudit
+from ..answers.audit import BurstAudit
+from ..plots.html_page import Page, Picture, Section, facts, table_of
+from ..sim.units import PS_PER_US
 
 FOUND = {
     "advice": "advice", "phase": "phase", "t_iss_us": "a burst issues in, in the long run, µs",
@@ -30,21 +26,19 @@ NEEDED = {
 
 
 def audit_page(answer: dict[str, Any]) -> Page:
-    """The verdict, its curve and what was asked. Curve and question are read from the recorded command."""
-    asked = _asked(answer.get("command"))
-    values = {name: answer[field] for field, name in FOUND.items()}
-    found = facts("", {name: "none: no gap helps" if value is None else value for name, value in values.items()})
-    sections = [Section("Found", [found])]
-    if asked is not None:
-        question = {
-            "machine": asked.machine, "SMs that store": asked.producers, "burst of each, bytes": asked.burst_bytes,
-            "gap, µs": asked.gap_ps / 1e6, "all start every burst together": asked.synchronised,
-        }  # fmt: skip
-        what = "Issue time against the size of the burst, on the machine as it is read today."
-        parts: list[str | Table | Picture | Code] = [Picture(asked.plot(), what), facts("", question)]
-        sections.insert(0, Section("What was asked", parts))
-    title = "Do bursts fit the stage" + (f" of {asked.machine}?" if asked else "?")
-    return Page(title, "xstage audit", answer["reason"], sections)
+    """The verdict, what was asked, and the issue time of bursts of other sizes."""
+    audit = BurstAudit.of_answer(answer)
+    values = {name: answer[field] for field, name in FOUND.items()} | {"phase": audit.phase.replace("_", "-")}
+    question = {
+        "machine": audit.machine, "SMs that store": audit.producers, "burst of each, bytes": audit.burst_bytes,
+        "gap, µs": audit.gap_ps / PS_PER_US, "all start every burst together": audit.synchronised,
+    }  # fmt: skip
+    sections = [
+        Section("What was asked", [Picture(audit.plot(), "Issue time against the size of the burst."), facts("", question)]),
+        Section("Found", [facts("", {name: "none: no gap helps" if value is None else value
+                                     for name, value in values.items()})]),
+    ]  # fmt: skip
+    return Page(f"Do bursts fit the stage of {audit.machine}?", "xstage audit", answer["reason"], sections)
 
 
 def needs_page(answer: dict[str, Any]) -> Page:
@@ -60,33 +54,8 @@ def needs_page(answer: dict[str, Any]) -> Page:
     ]  # fmt: skip
     curve = pd.DataFrame(tried).astype({"needed_factor": float})
     figure = needs_figure(curve, f"{answer['scenario']} on {answer['machine']}")
-    lead = " ".join(_said(need) for need in needs)
     shown = Picture(figure, "Makespan over a factor of each, the other as it is.")
     table = pd.DataFrame(needs)[list(NEEDED)].rename(columns=NEEDED)
     inputs = {"makespan as it is, µs": answer["makespan_us"], "may be lost to a limit, %": answer["loss_pct"]}
     sections = [Section("What is enough", [*answer.get("warnings", []), shown, table_of("", table), facts("", inputs)])]
-    return Page(f"What {answer['scenario']} needs of {answer['machine']}", "xstage needs", lead, sections)
-
-
-def _said(need: dict[str, Any]) -> str:
-    text = need["text"][:1].upper() + need["text"][1:]
-    enough = f"; {need['value']} is" if need["verdict"] == "is not enough" and need["value"] else ""
-    return f"{text}, {need['now']}: {need['verdict']}{enough}."
-
-
-def _asked(line: str | None) -> BurstAudit | None:
-    """The audit of a recorded command; None where there is none, or it can no longer be made."""
-    from ..answers.audit import audit
-    from ..scenarios.loader import machine_overrides, parse_overrides
-
-    words = [
-        part for word in shlex.split(line or "")[2:] for part in word.split("=", 1 if word.startswith("--") else 0)
-    ]
-    given = dict(itertools.pairwise(words))
-    changes = [value for option, value in itertools.pairwise(words) if option == "--set"]
-    try:
-        overrides = machine_overrides(parse_overrides(changes))
-        return audit(given["--machine"], int(given["--producers"]), given["--bytes"], given["--gap"],
-                     "--synchronised" in words, overrides)  # fmt: skip
-    except (XstageError, OSError, KeyError, ValueError):
-        return None
+    return Page(f"What {answer['scenario']} needs of {answer['machine']}", "xstage needs", answer["sentence"], sections)

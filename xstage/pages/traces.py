@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from ..plots.html_page import Page, Picture, Section, Table, facts, table_of
-from ..sim.errors import InputError
 from ..terminal.output import counted
 
 LANES_SHOWN = 14
@@ -25,15 +24,12 @@ SHOWN = ("program", "gpu", "lane", "task", "op", "occurrence", "bytes", "measure
 
 def trace_page(file: Path) -> Page:
     """The page. Raises `InputError` for a table that is neither an op table nor a joined one."""
-    try:
-        table = pd.read_parquet(file)
-    except (OSError, ValueError) as error:
-        raise InputError(f"is no whole Parquet file: {error}", file=str(file)) from error
+    from ..hw_validate.readers.read import check_ops, read_parquet
+
+    table = read_parquet(file)
     if {"measured_issue_us", "simulated_issue_us"} <= set(table):
         return _joined_page(table, file)
-    from ..plots.traces.slices import check_columns
-
-    check_columns(table)
+    check_ops(table, str(file))
     return _ops_page(table, file)
 
 
@@ -78,7 +74,7 @@ def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
 
 
 def _bars(ops: pd.DataFrame, ends: float) -> tuple[pd.DataFrame, str, str]:
-    """What is drawn of an op table: some lanes of the GPU that ends last, evenly chosen over its roles, waiting left out.
+    """What is drawn of an op table, without waiting: lanes of the GPU that ends last, evenly chosen in order of their roles.
 
     With the label of their axis, and which they are.
     """

@@ -19,6 +19,7 @@ l2_tiles.py    spans and stalls of L2 tiles, as an instrumented kernel measures 
 Source: the public kernels of https://github.com/deepseek-ai/DeepGEMM; see rules.py and rules_sm90.py for their choices.
 """
 
+from .build import are_alike as are_alike
 from .build import build as build
 from .departure import hits_as_run_pct as hits_as_run_pct
 from .l2_tiles import L2Tiles as L2Tiles

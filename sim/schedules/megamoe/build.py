@@ -171,15 +171,22 @@ def _check_alike(rows: Pools, shape: MegaMoe) -> None:
             value=shape.tokens,
             allowed=f"{LEAST_SYMMETRIC_TOKENS} or more, or ranks: all",
         )
-    load = rows.rows_per_rank
-    ratio = float(load.max() / max(1, load.min()))
-    if ratio > LARGEST_IMBALANCE:
+    if not are_alike(rows.rows_per_rank, shape.tokens):
         raise InputError(
             "rank loads differ too much for ranks: symmetric",
             field="busiest over idlest rank",
-            value=round(ratio, 3),
+            value=round(_imbalance(rows.rows_per_rank), 3),
             allowed=f"at most {LARGEST_IMBALANCE}, or ranks: all",
         )
+
+
+def are_alike(rows_per_rank: Ints, tokens: int) -> bool:
+    """Whether one rank may stand for all: each has enough tokens, and about as many rows to compute as the others."""
+    return tokens >= LEAST_SYMMETRIC_TOKENS and _imbalance(rows_per_rank) <= LARGEST_IMBALANCE
+
+
+def _imbalance(rows_per_rank: Ints) -> float:
+    return float(rows_per_rank.max() / max(1, rows_per_rank.min()))
 
 
 def _busiest(rows: Pools, kernel: Kernel) -> int:

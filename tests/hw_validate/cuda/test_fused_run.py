@@ -1,6 +1,7 @@
 """The command that runs fused kernels, policy by policy, on emulated devices: what it reports and what it refuses."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -106,27 +107,34 @@ def test_nothing_of_the_repeat_before_is_there_when_a_kernel_starts(kernel, monk
 
 
 @pytest.mark.parametrize(
-    ("clocks", "counted"),
+    ("clocks", "counted", "steady", "read"),
     [
-        ([1980] * 9, [1980, 1980, 1980]),
-        ([345, 900, 1980, 1950, 1980, 1980, 1975, 1980], [1980, 1980, 1975]),  # an idle GPU
-        ([345] * 5 + [1700, 1980, 1980, 1980], [1980, 1980, 1980]),  # steady, but idle
-        ([1400, 1500] * 50, [1500, 1400, 1500]),  # never steady: the last of 50
+        ([1980] * 3, [1980, 1980, 1980], True, 3),
+        ([345, 900, 1980, 1950, 1980, 1980, 1975], [1980, 1980, 1975], True, 5),  # an idle GPU
+        ([345] * 5 + [1700, 1980, 1980, 1980], [1980, 1980, 1980], True, 4),  # steady, but idle
+        ([1400, 1500] * 24 + [1400], [1400, 1500, 1400], False, 49),  # never steady
+        ([345] * 50, [345, 345, 345], False, 3),
     ],
 )
-def test_repeats_are_counted_when_the_clock_is_steady(monkeypatch, clocks, counted):
+def test_repeats_are_counted_when_the_clock_is_steady(monkeypatch, clocks, counted, steady, read):
     """Costs in us come from one side and are compared with another: both are to run at the clock of a GPU at work."""
-    left = iter(clocks)
+    left, shown = iter(clocks), []
 
-    def run(call, memory):
-        times = np.zeros(2, TIMES)
-        times["global_start"], times["global_end"], times["clock_end"] = 1000, 2000, next(left)
-        return {"times@0": times}
+    class Memory:
+        job = SimpleNamespace(buffers=("times@0", "numbers@0"))
 
-    monkeypatch.setattr(fused_run, "_run_once", run)
+        def run(self):
+            self.times = np.zeros(2, TIMES)
+            self.times["global_start"], self.times["global_end"], self.times["clock_end"] = 1000, 2000, next(left)
+
+        def read(self, name):
+            shown.append(name)
+            return self.times
+
     monkeypatch.setattr(fused_run, "LONGEST_S", float("inf"))
-    runs = fused_run._steady_runs(None, None, 3, 1980.0)
-    assert [fused_run._whole(outputs)["sm_mhz"] for outputs in runs] == counted
+    runs, is_steady = fused_run.steady_runs(SimpleNamespace(outputs=("numbers",)), Memory(), 3, 1980.0)
+    assert [outputs["times@0"]["clock_end"][0] for outputs in runs] == counted and is_steady is steady
+    assert (shown.count("numbers@0"), next(left, None)) == (read, None)
 
 
 @pytest.mark.parametrize("kernel", CALLS)

@@ -141,5 +141,5 @@ def test_a_buffer_without_room_for_its_groups_is_refused(first):
 def test_a_gpu_that_cannot_be_is_refused():
     kernel = Kernel(blocks=1, groups=1)
     kernel.span(0, 0, 0, 1_000, 1_500)
-    with pytest.raises(InputError, match="gpu = 99999999999: is no number of one"):
+    with pytest.raises(InputError, match="gpu = 99999999999: is out of range"):
         decode(kernel.buffer, gpu=99_999_999_999)

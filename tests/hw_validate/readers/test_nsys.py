@@ -125,7 +125,7 @@ def test_a_damaged_file_is_refused(export):
         ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1.7", "has a row without a number"),
         ("UPDATE NVTX_EVENTS SET start = NULL", "has a row without a number"),
         ("UPDATE NVTX_EVENTS SET globalTid = NULL WHERE text = 'step'", "has a row without a number"),
-        (f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = {2**32 + 3}", "gpu = 4294967299: is no number of one"),
+        (f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = {2**32 + 3}", "gpu = 4294967299: is out of range"),
         ("UPDATE StringIds SET value = X'FF' WHERE id = 1", "has a name that is no text"),
     ],
 )
