@@ -91,11 +91,12 @@ class Sweep:
 
     def cautions(self) -> list[str]:
         """Warnings about points: unmeasured assumptions that they depend on, and numbers left unchanged when related
-        ones were changed. Each sentence once, with its number of points.
+        ones were changed. Each sentence once, with its number of points. Before them, a metric that no point has.
         """
-        from .view import cautions
+        from .view import cautions, missing_metric
 
-        return cautions(self.frame())
+        frame = self.frame()
+        return [*missing_metric(self.study, frame), *cautions(frame)]
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage sweep --json`, without the fields that all answers share."""

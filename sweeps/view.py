@@ -53,6 +53,14 @@ def check_metric(study: LoadedStudy, metrics: Mapping[str, Any]) -> None:
         raise _no_metric(metric, known)
 
 
+def missing_metric(study: LoadedStudy, frame: pd.DataFrame) -> list[str]:
+    """A sentence if no point that was done has the metric of the study."""
+    metric = study.study.metric
+    if metric in frame or frame["error"].notna().all():
+        return []
+    return [f"no point has metric = {metric}{closest(metric, map(str, frame))}"]
+
+
 def _no_metric(metric: str, known: Sequence[str]) -> InputError:
     reason = f"is no number of these points{closest(metric, known)}"
     return InputError(reason, field="metric", value=metric, allowed=known)
