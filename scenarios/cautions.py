@@ -73,6 +73,7 @@ def block_cautions(
         *_above_the_links(machine, gpus, given),
         *_other_sms(changed),
         *(_across_nodes(machine, gpus) if has_experts else []),
+        *_faster_gemms(machine, kernels),
         *([f"of the experts {ONE_RANK}"] if busy_pct >= BUSY_PCT else []),
     ]
 
@@ -175,6 +176,23 @@ def _across_nodes(machine: Machine, gpus: int) -> list[str]:
     return [
         "ranks are on several nodes: each row crosses on its own, without deduplication by node, forwarding over NVLink "
         "or a cost per RDMA message"
+    ]
+
+
+def _faster_gemms(machine: Machine, kernels: Sequence[Kernel]) -> list[str]:
+    """Separate kernels for the experts that have the fused kernel's tiles, where other GEMMs may be faster."""
+    from ..sim.layers import MoeKernel
+    from ..sim.schedules.megamoe import Unfused
+    from .megamoe_policies import choices
+
+    calls = [kernel.work for kernel in kernels if isinstance(kernel.work, MoeKernel)]
+    if not any(
+        call.policy == Unfused() and choices(machine, call.shape, "june", 0)["unfused"].settings for call in calls
+    ):
+        return []
+    return [
+        "of the experts, unfused has the tiles of the fused kernel, and may be faster with the layouts of a separate GEMM: "
+        "`xstage tune` of a megamoe scenario of that shape tries them"
     ]
 
 

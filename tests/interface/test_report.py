@@ -220,7 +220,7 @@ def test_the_page_of_a_sweep_draws_what_the_study_names(tmp_path):
     text = (tmp_path / "page.html").read_text()
     assert "How long do bursts wait." in text
     assert text.index("stall, sum over lanes") < text.index("makespan, µs over")
-    assert "made from Python, or by a command that was not recorded" in text
+    assert "(the command was not recorded)" in text
 
 
 def test_the_page_of_a_sweep_of_the_catalogue_says_its_command_and_parameters(tmp_path):

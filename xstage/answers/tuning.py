@@ -206,8 +206,9 @@ def tune(
 ) -> Tuning:
     """Search the policies of a scenario (default: all) and their settings for the shortest makespan.
 
-    `most_runs` bounds the runs of one policy. Raises `InputError` for an unknown policy, a workload that has none, or if
-    nothing can run: then with the first policy's reason.
+    The search refines no further after `most_runs` of one policy; its coarse grid, and that for D_knee, always run. Raises
+    `InputError` for an unknown policy, a workload that has none, or if nothing can run: then with the first policy's
+    reason.
     """
     started = time.perf_counter()
     resolved = resolved_scenario(scenario, overrides)

@@ -81,7 +81,12 @@ def tune(
     scenario: Scenario,
     policies: Policies = None,
     most_runs: Annotated[
-        int | None, typer.Option("--runs", min=2, help="Maximum number of runs per policy (default: 40).")
+        int | None,
+        typer.Option(
+            "--runs",
+            min=2,
+            help="Refine no further after so many runs of a policy (default: 40); a coarse grid always runs.",
+        ),
     ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,

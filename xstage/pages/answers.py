@@ -154,14 +154,17 @@ def _tuning_page(answer: Answer) -> Page:
         between = best["saving_interval_pct"]
         within = f" ({between[0]:.1f} to {between[1]:.1f} %)" if between else ""
         lead += f" instead of {own['makespan_us']:.1f} µs: saves {best['saving_pct']:.1f} %{within}"
-    changes = [*answer["changes"], *answer["notes"]]
-    if answer["d_knee"] is not None:
-        changes.append(f"D_knee of {policy} is {answer['d_knee']} rows: the smallest lead within 1 % of its best.")
+    knee = (
+        []
+        if answer["d_knee"] is None
+        else [f"D_knee of {policy} is {answer['d_knee']} rows: the smallest lead within 1 % of its best."]
+    )
     curve = curve.dropna(axis="columns", how="all").sort_values("makespan_us", kind="stable")
     sections = [
-        Section("What to change", changes),
+        Section("What to change", [*answer["changes"], *answer["notes"]]),
         Section(
-            "Runs", [Picture(figure, "Makespan of the runs that were tried."), table_of("the fastest first", curve)]
+            "Runs",
+            [Picture(figure, "Makespan of the runs that were tried."), *knee, table_of("the fastest first", curve)],
         ),
     ]
     return Page(f"Tuning of {answer['scenario']} on {answer['machine']}", "xstage tune", lead + ".", sections)

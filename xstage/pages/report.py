@@ -121,7 +121,8 @@ def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None) ->
         steps = [line or ""]
     else:
         made = "" if source.is_dir() else f" > {shlex.quote(source.name)}"
-        steps = [line + made if line else "# it was made from Python, or by a command that was not recorded"]
+        unknown = f"# xstage sweep STUDY -o {shlex.quote(source.name)}" if source.is_dir() else "# xstage ... --json"
+        steps = [line + made if line else f"{unknown}   (the command was not recorded)"]
         steps.append(f"xstage report {shlex.quote(source.name)} -o {shlex.quote(source.stem)}.html")
     ends = [
         Section("Provenance", [facts("", {name: value for name, value in origin.items() if value is not None})]),

@@ -41,6 +41,8 @@ def sweep_page(folder: Path) -> tuple[Page, dict[str, Any]]:
         sections.append(Section("What failed", [table_of("", failed[["point", "error_type", "error"]])]))
     sections.append(Section("The sweep", [facts("", facts_of)]))
     lead = _sentence(about["question"]) + smallest(good, metric, [name for group in groups for name in group])
+    if len(failed):
+        lead += f" {len(failed)} of {len(points)} points failed."
     return Page(f"Sweep {about['study']}", "xstage sweep", lead, sections), about
 
 
