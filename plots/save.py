@@ -39,9 +39,8 @@ def save_drawings(figure: Figure, folder: str | Path, name: str, formats: Sequen
             raise InputError("is no format of a figure", field="formats", value=kind, allowed=FORMATS)
     with house_style():
         figure.draw_without_rendering()
-        figure.set_layout_engine(
-            "none"
-        )  # each draw would move things a little, so that a file depended on the one before
+        # Each draw would move things a little, so that a file depended on the one before.
+        figure.set_layout_engine("none")
     written = [Path(folder) / f"{name}.{kind}" for kind in formats]
     for path, kind in zip(written, formats, strict=True):
         with house_style(), write_whole(path) as temporary:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..sim.machine import Machine
     from ..sim.program import Program
     from ..sim.trace import Trace
+    from .workload import PolicyChoice
 
 OTHER_ARBITRATION = {"fair": "fifo", "fifo": "fair"}
 LINK_RATES = ("drain_rate", "link_rate", "nic_rate")
@@ -73,7 +74,7 @@ def block_cautions(
         *_above_the_links(machine, gpus, given),
         *_other_sms(changed),
         *(_across_nodes(machine, gpus) if has_experts else []),
-        *_faster_gemms(machine, kernels),
+        *_other_kernels_of_experts(machine, kernels),
         *([f"of the experts {ONE_RANK}"] if busy_pct >= BUSY_PCT else []),
     ]
 
@@ -179,21 +180,29 @@ def _across_nodes(machine: Machine, gpus: int) -> list[str]:
     ]
 
 
-def _faster_gemms(machine: Machine, kernels: Sequence[Kernel]) -> list[str]:
-    """Separate kernels for the experts that have the fused kernel's tiles, where other GEMMs may be faster."""
+def other_kernels(policy: str, given: Collection[str], choice: PolicyChoice) -> list[str]:
+    """That a policy has other kernels, which are not among the settings that were `given`, and may be faster."""
+    return [
+        f"{policy} runs without `{setting.key}`, {setting.meaning}, and may be faster with one: `xstage tune` tries "
+        f"{', '.join(setting.names)}"
+        for setting in choice.settings
+        if setting.names and setting.key not in given
+    ]
+
+
+def _other_kernels_of_experts(machine: Machine, kernels: Sequence[Kernel]) -> list[str]:
+    """The same of the experts of a block, whose policies run as they are by default."""
     from ..sim.layers import MoeKernel
     from ..sim.schedules.megamoe import Unfused
     from .megamoe_policies import choices
 
     calls = [kernel.work for kernel in kernels if isinstance(kernel.work, MoeKernel)]
-    if not any(
-        call.policy == Unfused() and choices(machine, call.shape, "june", 0)["unfused"].settings for call in calls
-    ):
-        return []
-    return [
-        "of the experts, unfused has the tiles of the fused kernel, and may be faster with the layouts of a separate GEMM: "
-        "`xstage tune` of a megamoe scenario of that shape tries them"
+    found = [
+        other_kernels("unfused", (), choices(machine, call.shape, "june", 0)["unfused"])
+        for call in calls
+        if call.policy == Unfused()
     ]
+    return list(dict.fromkeys(f"of the experts, {sentence}" for sentences in found for sentence in sentences))
 
 
 def _one_rank_for_all(resolved: Resolved, trace: Trace) -> list[str]:

@@ -213,7 +213,7 @@ class MegaMoeWorkload(Workload):
 
     @model_validator(mode="before")
     @classmethod
-    def _model_or_sizes(cls, data: Any) -> Any:
+    def _filled_from_the_model(cls, data: Any) -> Any:
         data = needs_model_or_sizes(data, SIZES, cls.model_fields)
         if isinstance(data, Mapping) and "numbers" not in data:
             model = expert_models().get(str(data.get("model")))

@@ -46,10 +46,8 @@ def main_loops_by_lane(trace: Trace) -> Ints:
     Their main loops come behind a wait for inputs or for a launch, their epilogues behind anything else.
     """
     program = trace.program
-    role = np.array([name == "math" for name in program.roles], dtype=bool)[program.lanes["role"]]
-    total = compute_by_lane(trace)
-    total[role] = _by_lane(trace, _behind_inputs(program))[role]
-    return total
+    is_math = np.array([name == "math" for name in program.roles], dtype=bool)[program.lanes["role"]]
+    return np.where(is_math, _by_lane(trace, _behind_inputs(program)), compute_by_lane(trace))
 
 
 def tile_compute_us(trace: Trace, phase: str) -> Floats:

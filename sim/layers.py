@@ -197,7 +197,8 @@ def kernel_length(machine: Machine, work: Work, granule_bytes: int | None = None
     match work:
         case Exchange():
             rate_kbs = min(_wiring(machine, "collective_rate"), machine.drain_kbs("all", work.ranks))
-            return KernelLength(_wiring(machine, "collective_launch") - (-work.bytes_sent * 10**9 // rate_kbs), 0)
+            sending = -(-work.bytes_sent * 10**9 // rate_kbs)
+            return KernelLength(_wiring(machine, "collective_launch") + sending, 0)
         case Elementwise():
             rate = needed(machine, "hbm_rate") * needed(machine, "hbm_efficiency")
             time = needed(machine, "kernel_launch") + round(work.bytes_moved * 1e9 / rate)

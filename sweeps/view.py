@@ -58,7 +58,7 @@ def missing_metric(study: LoadedStudy, frame: pd.DataFrame) -> list[str]:
     metric = study.study.metric
     if metric in frame or frame["error"].notna().all():
         return []
-    return [f"no point has metric = {metric}{closest(metric, map(str, frame))}"]
+    return [f"no point has the metric {metric}{closest(metric, map(str, frame))}"]
 
 
 def _no_metric(metric: str, known: Sequence[str]) -> InputError:

@@ -38,7 +38,7 @@ from .fused_compare import Compared, compared, ranked_alike
 from .job import Array, Job
 from .job_memory import JobMemory
 from .records import measured_ops
-from .replay_job import CHANGED, PATIENCE_S, Settings
+from .replay_job import CHANGED, PATIENCE_S, Settings, sm_ticks_per_ns
 from .transport import TRANSPORTS, without_atomics
 
 if TYPE_CHECKING:
@@ -194,13 +194,9 @@ def _whole(outputs: Mapping[str, Array]) -> dict[str, float]:
 
 
 def _sm_mhz(outputs: Mapping[str, Array]) -> float:
-    """The SM clock of a run, the median over CTAs; nan if none started."""
-    times = np.concatenate([told for name, told in outputs.items() if name.startswith("times@")])
-    ns = (times["global_end"] - times["global_start"]).astype(float)
-    ran = (times["global_start"] > 0) & (ns > 0)
-    if not ran.any():
-        return float("nan")
-    return float(1000 * np.median((times["clock_end"] - times["clock_start"])[ran] / ns[ran]))
+    """The SM clock of a run, the median over the CTAs of all GPUs; nan if none started."""
+    times = [told for name, told in outputs.items() if name.startswith("times@")]
+    return 1000 * sm_ticks_per_ns(np.concatenate(times))
 
 
 def machine_for(base: Machine | str, sms: int) -> Machine:

@@ -44,6 +44,15 @@ PARAMETERS = np.dtype(
 """The struct Parameters of replay.cu."""
 
 
+def sm_ticks_per_ns(times: Array) -> float:
+    """The SM clock of a run by the `TIMES` of its CTAs, the median over them; nan if none ran."""
+    ns = (times["global_end"] - times["global_start"]).astype(float)
+    ran = (ns > 0) & (times["global_start"] > 0)
+    if not ran.any():
+        return float("nan")
+    return float(np.median((times["clock_end"] - times["clock_start"])[ran] / ns[ran]))
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a run may choose without lowering again.

@@ -21,7 +21,7 @@ from .errors import KernelError, KernelTimeoutError, MemoryTooSmallError, NoPeer
 from .job import HOST, Array, Job
 from .job_memory import JobMemory, Place
 from .lower import Target, lower
-from .replay_job import PATIENCE_S, RECORD, TIMES, Settings, replay_job
+from .replay_job import PATIENCE_S, RECORD, TIMES, Settings, replay_job, sm_ticks_per_ns
 from .transport import Transport
 
 SOURCE, KERNEL = "replay.cu", "replay"
@@ -238,14 +238,9 @@ def _turn(wanted: Mapping[str, int], turn: int, jobs: _Jobs, found: Runs, order:
 
 
 def _clocks(found: Runs) -> Array:
-    """How fast SM clocks went in each of these runs, in cycles a ns, the median over CTAs."""
-    rates = []
-    for _, times in (run for runs in found.values() for run in runs):
-        ns = (times["global_end"] - times["global_start"]).astype(float)
-        ran = (ns > 0) & (times["global_start"] > 0)
-        if ran.any():
-            rates.append(np.median((times["clock_end"] - times["clock_start"])[ran] / ns[ran]))
-    return np.array(rates)
+    """How fast SM clocks went in each of these runs, in cycles a ns."""
+    rates = [sm_ticks_per_ns(times) for runs in found.values() for _, times in runs]
+    return np.array([rate for rate in rates if not np.isnan(rate)])
 
 
 def program_of(plan: Container, number: int) -> Program:

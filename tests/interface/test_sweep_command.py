@@ -59,7 +59,7 @@ def test_a_small_study_is_a_table_of_its_axes_and_its_metric(study, tmp_path, ca
 def test_a_metric_of_a_role_that_no_point_has_is_named(study, tmp_path, capsys):
     words = ["sweep", study(), "-o", str(tmp_path / "out"), "--workers", "1", "--metric", "roles.producer.stal_mean_us"]
     assert main(words) == 0
-    said = "no point has metric = roles.producer.stal_mean_us; did you mean 'roles.producer.stall_mean_us'?"
+    said = "no point has the metric roles.producer.stal_mean_us; did you mean 'roles.producer.stall_mean_us'?"
     assert said in capsys.readouterr().err
 
 

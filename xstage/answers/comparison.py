@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..scenarios.cautions import cautions
+from ..scenarios.cautions import cautions, other_kernels
 from ..scenarios.loader import Resolved
 from ..sim.errors import InputError, XstageError
 from ..sim.units import PS_PER_US
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..scenarios.schema import TraceLevel
-    from ..scenarios.workload import PolicyChoice
     from ..sim.machine import Machine
     from ..sim.trace import Trace
 
@@ -162,7 +161,7 @@ def compare(
             found = _found(ran, changed.machine)
             runs.append(PolicyRun(name, parameters, found, trace=ran if trace == "full" else None))
             warned = [*cautions(changed, ran.program, ran), *_other_order(name, found)]
-            warnings |= dict.fromkeys([*warned, *_other_kernels(name, parameters, choices[name])])
+            warnings |= dict.fromkeys([*warned, *other_kernels(name, parameters, choices[name])])
         except XstageError as error:
             runs.append(PolicyRun(name, {}, None, str(error)))
     progress(len(names), len(names))
@@ -226,16 +225,6 @@ def _other_order(policy: str, found: Mapping[str, Any]) -> list[str]:
     return [
         f"{policy} is less certain: the costs of its tiles are those with {assumed:.0f} % of the weights found in the L2 "
         f"cache, and in the order that ran {ran:.0f} % are"
-    ]
-
-
-def _other_kernels(policy: str, parameters: Parameters, choice: PolicyChoice) -> list[str]:
-    """That a policy has other kernels, which were not chosen and may be faster."""
-    return [
-        f"{policy} runs without `{setting.key}`, {setting.meaning}, and may be faster with one: `xstage tune` tries "
-        f"{', '.join(setting.names)}"
-        for setting in choice.settings
-        if setting.names and setting.key not in parameters
     ]
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-
 SMALL_PCT = 1.0
 """Below this share of the makespan, removing a limit is not worth a recommendation."""
 BAR_WIDTH = 40
