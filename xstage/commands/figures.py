@@ -88,6 +88,5 @@ def report(
     else:
         show(
             f"{done.title}",
-            f"written to {output}: {counted(done.tables, 'table')}, {counted(done.figures, 'figure')}, "
-            f"{done.bytes / 1e3:.0f} kB",
+            f"written to {output}: {counted(done.tables, 'table')}, {counted(done.figures, 'figure')}",
         )

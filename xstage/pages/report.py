@@ -51,7 +51,7 @@ class Report:
         """A link to the page."""
         from html import escape
 
-        held = f"{counted(self.tables, 'table')}, {counted(self.figures, 'figure')}, {self.bytes / 1000:.0f} kB"
+        held = f"{counted(self.tables, 'table')}, {counted(self.figures, 'figure')}"
         return f'<a href="{escape(self.file.as_posix())}">{escape(self.title)}</a> ({held})'
 
 
