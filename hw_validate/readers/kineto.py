@@ -79,11 +79,12 @@ def _events(file: str | Path, shown: str) -> list[Any]:
 
 
 def _whole(value: Any) -> int:
-    """A whole number, which may be text. Raises `ValueError` for a fraction."""
-    number = int(value)
-    if not isinstance(value, str) and number != value:
-        raise ValueError(f"{value} is no whole number")
-    return number
+    """A whole number of 64 bits, which may be text. Raises `ValueError` for any other."""
+    if isinstance(value, str):
+        value = int(value)
+    if not -(2**63) <= value < 2**63 or int(value) != value:  # the bounds first: int() of 1E+999999999 takes hours
+        raise ValueError(f"{value} is no whole number of 64 bits")
+    return int(value)
 
 
 def _times(events: list[Any]) -> tuple[Any, Any]:

@@ -35,14 +35,14 @@ def tile_parts(done: TileComparison) -> list[Any]:
     from .l2_tiles import REFERENCE, SPAN_TOLERANCE_PCT, STALL_TOLERANCE_US
 
     spans = [
-        (_named(row), f"{row['span_wave_measured_us']:11.2f}", f"{row['span_wave_us']:5.2f}",
-         _signed(row["span_wave_error_pct"]), f"{row['span_interleaved_measured_us']:18.2f}",
-         f"{row['span_interleaved_us']:5.2f}", _signed(row["span_interleaved_error_pct"]),
-         f"{row['span_reduction_measured_pct']:17.1f}", f"{row['span_reduction_pct']:5.1f}")
+        (_named(row), f"{row['span_wave_measured_us']:.2f}", f"{row['span_wave_us']:.2f}",
+         _signed(row["span_wave_error_pct"]), f"{row['span_interleaved_measured_us']:.2f}",
+         f"{row['span_interleaved_us']:.2f}", _signed(row["span_interleaved_error_pct"]),
+         f"{row['span_reduction_measured_pct']:.1f}", f"{row['span_reduction_pct']:.1f}")
         for row in done.rows
     ]  # fmt: skip
     stalls = [
-        (_named(row), f"{row['stall_measured_us']:5.2f}", f"{row['stall_us']:5.2f}", f"{row['stall_predicted_us']:13.2f}",
+        (_named(row), f"{row['stall_measured_us']:.2f}", f"{row['stall_us']:.2f}", f"{row['stall_predicted_us']:.2f}",
          _signed(row["stall_us"] - row["stall_measured_us"], 2), round(row["speedup"], 3))
         for row in done.rows
     ]  # fmt: skip
@@ -88,12 +88,12 @@ def speedup_parts(done: Speedups) -> list[Any]:
     found = {routing: done.statistics(routing) for routing in routings} | {"all": done.statistics()}
     names = ("geometric_mean", "median", "maximum", "minimum")
     statistics = [
-        (name.replace("_", " "), f"{paper[name]:5.2f}", *(round(found[of][name], 3) for of in ("all", *routings)))
+        (name.replace("_", " "), f"{paper[name]:.2f}", *(round(found[of][name], 3) for of in ("all", *routings)))
         for name in names
     ]
     calls = [
-        (call.model, call.numbers, call.tokens, call.routing, f"{call.wave_us:7.1f}", f"{call.interleaved_us:11.1f}",
-         round(call.speedup, 3), f"{call.stall_wave_us_per_sm:10.1f}", f"{call.stall_interleaved_us_per_sm:11.1f}")
+        (call.model, call.numbers, call.tokens, call.routing, f"{call.wave_us:.1f}", f"{call.interleaved_us:.1f}",
+         round(call.speedup, 3), f"{call.stall_wave_us_per_sm:.1f}", f"{call.stall_interleaved_us_per_sm:.1f}")
         for call in rows_of(done.calls)
     ]  # fmt: skip
     parts: list[Any] = [
@@ -150,8 +150,8 @@ def _machine_tiles() -> tuple[str, ...]:
 def lead_parts(done: LeadCurve) -> list[Any]:
     """The curve of leads for a person."""
     rows = [
-        (row["lead_rows"], f"{row['makespan_us']:12.1f}", f"{row['l2_input_wait_us']:30.2f}",
-         f"{row['stall_total_us']:9.1f}", row["ring_m_blocks"], f"{row['ring_mib']:9.1f}")
+        (row["lead_rows"], f"{row['makespan_us']:.1f}", f"{row['l2_input_wait_us']:.2f}",
+         f"{row['stall_total_us']:.1f}", row["ring_m_blocks"], f"{row['ring_mib']:.1f}")
         for row in done.rows
     ]  # fmt: skip
     return [

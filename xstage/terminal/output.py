@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ SCHEMA_VERSION = 1
 """Goes up when a field of an answer is renamed or removed, which is not planned."""
 
 
+NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?")
 _NO_LIMIT = 10_000
 
 
@@ -60,14 +62,14 @@ def with_warnings(answer: dict[str, Any], warnings: Sequence[str]) -> dict[str, 
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """A plain table: text to the left, numbers to the right."""
+    """A plain table: text to the left, numbers, and text that reads as one, to the right."""
     from rich.table import Table
     from rich.text import Text
 
     made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
     made.padding, made.show_header = (0, 2, 0, 0), any(columns)
     for position, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[position], (int, float)) for row in rows)
+        numeric = bool(rows) and all(_is_number(row[position]) for row in rows)
         made.add_column(column, justify="right" if numeric else "left")
     for row in rows:
         made.add_row(*(Text(_cell(value)) for value in row))
@@ -130,6 +132,10 @@ def _print(console: Console, parts: Iterable[Any]) -> None:
 
     for part in parts:  # text is printed as it is: brackets are no markup
         console.print(Text(part) if isinstance(part, str) else part)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) or (isinstance(value, str) and NUMBER.fullmatch(value) is not None)
 
 
 def _cell(value: object) -> str:

@@ -103,6 +103,7 @@ def test_epoch_and_relative_clocks_in_one_file_are_refused(trace):
         ([kernel("k", 5, float("inf"))], NO_NUMBER),
         ([kernel("k", 1e300, 1)], NO_NUMBER),
         ('[{"ph": "X", "cat": "kernel", "ts": 1E+999999999, "dur": 1, "args": {"device": 0, "stream": 7}}]', NO_NUMBER),
+        ('[{"ph": "X", "cat": "kernel", "ts": 1, "dur": 1, "args": {"device": 0, "stream": 1E+999999999}}]', NO_NUMBER),
         ([kernel("k", 5, 1, device=2**70)], NO_NUMBER),
         ([kernel("k", 5, 1, bytes=2**70)], NO_NUMBER),
         ([kernel("k", 5, 1, device=1.7)], NO_NUMBER),

@@ -1,0 +1,18 @@
+"""How tables for people are laid out."""
+
+import pytest
+
+from xstage.terminal.output import show, table
+
+
+@pytest.mark.parametrize(
+    ("cells", "lines"),
+    [
+        ([9.5, 10], ["stall us  GPU", "   9.500  a", "      10  b"]),
+        (["9.51", "+10.5"], ["stall us  GPU", "    9.51  a", "   +10.5  b"]),
+        (["9.51", "none"], ["stall us  GPU", "9.51      a", "none      b"]),
+    ],
+)
+def test_columns_of_numbers_and_of_text_that_reads_as_one_stand_to_the_right(capsys, cells, lines):
+    show(table("", ("stall us", "GPU"), list(zip(cells, "ab", strict=True))))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == lines
