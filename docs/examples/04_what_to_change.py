@@ -12,4 +12,4 @@ tuned = xs.tune("megamoe-flash-wave", ["interleaved"], most_runs=12, overrides=o
 low, high = tuned.saving_interval_pct
 print(f"{tuned.best.policy} saves {tuned.saving_pct:.1f} %, {low:.1f} to {high:.1f} % within intervals and over seeds")
 print(*tuned.changes, sep="\n")
-print(f"the smallest lead that does: D_knee = {tuned.d_knee} rows")
+print(f"the smallest lead within 1 % of the best: D_knee = {tuned.d_knee} rows")

@@ -18,7 +18,8 @@ SCHEMA_VERSION = 1
 """Goes up when a field of an answer is renamed or removed, which is not planned."""
 
 
-NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?")
+NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?( [A-Za-z%/]+)?")
+"""A number, and a unit after it."""
 _NO_LIMIT = 10_000
 
 
@@ -62,14 +63,15 @@ def with_warnings(answer: dict[str, Any], warnings: Sequence[str]) -> dict[str, 
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """A plain table: text to the left, numbers, and text that reads as one, to the right."""
+    """A plain table: text to the left, numbers, and text that is one with a unit, to the right. Cells may be empty."""
     from rich.table import Table
     from rich.text import Text
 
     made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
     made.padding, made.show_header = (0, 2, 0, 0), any(columns)
     for position, column in enumerate(columns):
-        numeric = bool(rows) and all(_is_number(row[position]) for row in rows)
+        filled = [row[position] for row in rows if row[position] != ""]
+        numeric = bool(filled) and all(map(_is_number, filled))
         made.add_column(column, justify="right" if numeric else "left")
     for row in rows:
         made.add_row(*(Text(_cell(value)) for value in row))
