@@ -1,10 +1,17 @@
 """From a graph of sim/topologies.py to a Fabric: ports for its links, and one route for each pair of GPUs.
 
 A route is a shortest path: it passes as few GPUs as possible, then as few ports. Among equal paths the choice is the same
-each time. Paths through switches alone are dealt by (source + destination), as a hash would, so that planes carry equally
-many routes. Of paths that pass other GPUs, such as the two ways round a ring, a pair takes the one whose busiest link is
-used least, then the one with the least use in sum; pairs choose in order of (source, destination), those without a choice
-first, and then may choose again while that improves anything, up to `ROUNDS` times.
+each time.
+
+Of equal paths through switches alone those remain whose narrowest link is widest, then those of least latency: what stays
+in a node with a switch of its own does not pass its network interfaces. They are dealt like cards (`_dealt`), as a hash
+would, so that planes and spines carry equally many routes.
+
+Of paths that pass other GPUs, such as the two ways round a ring, a pair takes the one whose busiest link is used least,
+then the one with the least use in sum; pairs choose in order of (source, destination), those without a choice first, and
+then may choose again while that improves anything, up to `ROUNDS` times. That can end where no pair alone finds a better
+path. So the busiest links then count as a route busier, for good, and pairs choose again, up to `TRIES` times. The first
+choice remains unless a later one has less on its busiest link.
 
 A route is fixed: granules of one pair never pass each other. A multicast forks after the sender's egress; each copy walks
 its own route, also where two of them share links, which then carry it twice.
@@ -12,9 +19,10 @@ its own route, also where two of them share links, which then carry it twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fractions import Fraction
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice, pairwise
+from math import inf, lcm
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +39,15 @@ MOST_EQUAL_PATHS = 32
 
 ROUNDS = 8
 
+TRIES = 64
+
+MOST_CHOICES = 50_000
+"""Tries times pairs with a choice: a large mesh has fewer tries, so that its routes take seconds."""
+
 _PASSING_A_GPU = 10**6
 
 Path = list[Node]
+Pair = tuple[int, int]
 
 
 def fabric_of(graph: DiGraph, n_gpus: int, stage: StageParameters, hop_latency_ps: int = 0) -> Fabric:
@@ -60,84 +74,168 @@ def fabric_of(graph: DiGraph, n_gpus: int, stage: StageParameters, hop_latency_p
     return lowered(n_gpus, rates, [f"link {a}>{b}" for a, b in links], routes, stage, latency)
 
 
-def chosen_paths(graph: DiGraph, n_gpus: int) -> dict[tuple[int, int], Path]:
+def chosen_paths(graph: DiGraph, n_gpus: int) -> dict[Pair, Path]:
     """The path of each ordered pair of the first `n_gpus` GPUs, by the rule of this module."""
     equal = _shortest_paths(graph, n_gpus)
-    chosen = {pair: paths[sum(pair) % len(paths)] for pair, paths in equal.items()}
-    with_choice = [pair for pair, paths in equal.items() if len(paths) > 1 and _passes_a_gpu(paths[0])]
-    use = _Use(graph)
-    for pair in chosen.keys() - set(with_choice):
-        use.add(chosen[pair], +1)
-    for pair in with_choice:
-        chosen[pair] = use.least(equal[pair], first=sum(pair))
-        use.add(chosen[pair], +1)
-    for _ in range(ROUNDS):
-        changed = False
-        for pair in with_choice:
-            use.add(chosen[pair], -1)
-            better = use.least([chosen[pair], *equal[pair]])
-            changed |= better != chosen[pair]
-            chosen[pair] = better
-            use.add(better, +1)
-        if not changed:
-            break
+    chosen = {pair: paths[_dealt(pair, len(paths))] for pair, paths in equal.items()}
+    with_choice = {pair: paths for pair, paths in equal.items() if len(paths) > 1 and _passes_a_gpu(paths[0])}
+    if with_choice:
+        others = [path for pair, path in chosen.items() if pair not in with_choice]
+        chosen |= _least_used(graph, with_choice, others)
     return chosen
 
 
+def _dealt(pair: Pair, n_paths: int) -> int:
+    """Which of so many paths through switches a pair takes.
+
+    A GPU takes them in turn for its destinations, and a destination's sources take them in turn. `source // n_paths` is
+    for pairs whose numbers are equally far apart, such as g and g + 8, whose (source + destination) is always even.
+    """
+    source, destination = pair
+    return (source + destination + source // n_paths) % n_paths
+
+
+def _least_used(graph: DiGraph, equal: dict[Pair, list[Path]], others: Iterable[Path]) -> dict[Pair, Path]:
+    """A path of `equal` for each pair, so that the busiest link carries little. `others` are chosen already."""
+    number = {link: index for index, link in enumerate(graph.edges)}
+    links = {pair: [[number[hop] for hop in pairwise(path)] for path in paths] for pair, paths in equal.items()}
+    use = _Use([rate for *_, rate in graph.edges(data="rate_kbs")])
+    for path in others:
+        use.add([number[hop] for hop in pairwise(path)], +1)
+    chosen = {}
+    for pair, paths in links.items():
+        first = sum(pair) % len(paths)
+        chosen[pair] = use.least(paths, [*range(first, len(paths)), *range(first)])
+        use.add(paths[chosen[pair]], +1)
+    _choose_again(links, chosen, use)
+    best, least = dict(chosen), use.busiest
+    for _ in range(min(TRIES, MOST_CHOICES // len(links))):
+        use.avoid_busiest()
+        _choose_again(links, chosen, use)
+        if use.busiest < least:
+            best, least = dict(chosen), use.busiest
+    return {pair: equal[pair][index] for pair, index in best.items()}
+
+
+def _choose_again(links: dict[Pair, list[list[int]]], chosen: dict[Pair, int], use: _Use) -> None:
+    for _ in range(ROUNDS):
+        changed = False
+        for pair, paths in links.items():
+            before = chosen[pair]
+            use.add(paths[before], -1)
+            chosen[pair] = use.least(paths, [before, *range(len(paths))])
+            changed |= chosen[pair] != before
+            use.add(paths[chosen[pair]], +1)
+        if not changed:
+            break
+
+
 class _Use:
-    """How much each link of a graph is used: its routes over its rate, in units of the widest link."""
+    """How much each link is used: its routes over its rate, in a unit in which that is a whole number."""
 
-    def __init__(self, graph: DiGraph) -> None:
-        rates = {(a, b): rate for a, b, rate in graph.edges(data="rate_kbs")}
-        widest = max((rate for rate in rates.values() if rate), default=1)
-        self.share = {hop: Fraction(widest, rate) if rate else Fraction(0) for hop, rate in rates.items()}
-        self.use = dict.fromkeys(rates, Fraction(0))
+    def __init__(self, rates: Sequence[int | None]) -> None:
+        unit = lcm(*(rate for rate in rates if rate))
+        self._share = [unit // rate if rate else 0 for rate in rates]
+        self._use = [0] * len(rates)
+        self._cost = list(self._share)  # with one route more, and with what links to be avoided have on top
 
-    def add(self, path: Path, times: int) -> None:
-        for hop in pairwise(path):
-            self.use[hop] += times * self.share[hop]
+    @property
+    def busiest(self) -> int:
+        return max(self._use)
 
-    def least(self, paths: Sequence[Path], first: int = 0) -> Path:
-        """The path that would be used least; of equal ones the first, counted from `first` on."""
-        start = first % len(paths)
+    def avoid_busiest(self) -> None:
+        """Count the busiest links as one route busier from now on."""
+        busiest = self.busiest
+        for link, use in enumerate(self._use):
+            if use == busiest:
+                self._cost[link] += self._share[link]
 
-        def after(path: Path) -> tuple[Fraction, Fraction]:
-            uses = [self.use[hop] + self.share[hop] for hop in pairwise(path)]
-            return max(uses), sum(uses, Fraction(0))
+    def add(self, links: Iterable[int], times: int) -> None:
+        for link in links:
+            self._use[link] += times * self._share[link]
+            self._cost[link] += times * self._share[link]
 
-        return min([*paths[start:], *paths[:start]], key=after)
+    def least(self, paths: Sequence[Sequence[int]], order: Iterable[int]) -> int:
+        """The index of the path that would be used least; of equal ones the first in `order`."""
+        costs = ((index, [self._cost[link] for link in paths[index]]) for index in order)
+        return min(costs, key=lambda of: (max(of[1]), sum(of[1])))[0]
 
 
 def _passes_a_gpu(path: Path) -> bool:
     return any(isinstance(node, int) for node in path[1:-1])
 
 
-def _shortest_paths(graph: DiGraph, n_gpus: int) -> dict[tuple[int, int], list[Path]]:
-    """All shortest paths of each pair, sorted. Raises `InputError` if there is none."""
+def _shortest_paths(graph: DiGraph, n_gpus: int) -> dict[Pair, list[Path]]:
+    """The equal paths of each pair, sorted. Raises `InputError` if there is none."""
     import networkx as nx
 
     def weight(source: Node, target: Node, edge: dict[str, Any]) -> int:
         return 1 + (edge["rate_kbs"] is not None) + _PASSING_A_GPU * isinstance(source, int)
 
-    found: dict[tuple[int, int], list[Path]] = {}
+    found: dict[Pair, list[Path]] = {}
     for source in range(n_gpus):
-        before, _ = nx.dijkstra_predecessor_and_distance(graph, source, weight=weight)
+        found_before, _ = nx.dijkstra_predecessor_and_distance(graph, source, weight=weight)
+        before = {node: sorted(previous, key=_order) for node, previous in found_before.items()}
+        best = _best_through_switches(graph, before)
         for destination in range(n_gpus):
             if destination not in before:
                 reason = f"leave GPU {destination} out of reach of GPU {source}"
                 raise InputError(reason, field="interconnect.links")
             if destination != source:
-                paths = list(islice(_back(before, source, destination), MOST_EQUAL_PATHS))
+                paths = list(islice(_back(before.__getitem__, source, destination), 2))
+                if len(paths) > 1:
+                    equal = before.__getitem__ if _passes_a_gpu(paths[0]) else best(destination)
+                    paths = list(islice(_back(equal, source, destination), MOST_EQUAL_PATHS))
                 found[source, destination] = sorted(paths, key=lambda path: [_order(node) for node in path])
     return found
 
 
-def _back(before: dict[Node, list[Node]], source: Node, node: Node) -> Any:
+Before = Callable[[Node], list[Node]]
+"""The nodes that may come before one on a path."""
+
+
+def _best_through_switches(graph: DiGraph, before: dict[Node, list[Node]]) -> Callable[[Node], Before]:
+    """For a destination, what comes before each node on the paths whose narrowest link is widest, then of least latency."""
+
+    @cache
+    def width(node: Node) -> float:
+        """The narrowest link on the widest path to a node."""
+        return max((through(previous, node) for previous in before[node]), default=inf)
+
+    @cache
+    def through(previous: Node, node: Node) -> float:
+        rate = graph.edges[previous, node]["rate_kbs"]
+        return min(width(previous), inf if rate is None else rate)
+
+    @cache
+    def latency(node: Node, narrowest: float) -> int:
+        """The least to a node over links that are all as wide as `narrowest`."""
+        return min((after(previous, node, narrowest) for previous in wide(node, narrowest)), default=0)
+
+    def after(previous: Node, node: Node, narrowest: float) -> int:
+        return latency(previous, narrowest) + int(graph.edges[previous, node]["latency_ps"])
+
+    def wide(node: Node, narrowest: float) -> list[Node]:
+        return [previous for previous in before[node] if through(previous, node) >= narrowest]
+
+    def best(destination: Node) -> Before:
+        narrowest = width(destination)
+
+        def of(node: Node) -> list[Node]:
+            least = latency(node, narrowest)
+            return [previous for previous in wide(node, narrowest) if after(previous, node, narrowest) == least]
+
+        return of
+
+    return best
+
+
+def _back(before: Before, source: Node, node: Node) -> Iterator[Path]:
     """All paths from `source` to `node`, given the nodes that may come before each."""
     if node == source:
         yield [source]
         return
-    for previous in sorted(before[node], key=_order):
+    for previous in before(node):
         for path in _back(before, source, previous):
             yield [*path, node]
 
