@@ -124,7 +124,7 @@ class AttentionWorkload(Workload):
 
         return PlainPolicy(self.policy.name, **self.policy.terms())
 
-    def policies(self, machine: Machine) -> Mapping[str, PolicyChoice]:
+    def policies(self, machine: Machine, seed: int) -> Mapping[str, PolicyChoice]:
         sms = Setting("sms", "SMs that only copy", 1, max(1, machine.sms // 4), usual=min(8, machine.sms))
         staging = Setting("own_staging", "a buffer of its own for the output tile", 0, 1, flag=True)
         return {

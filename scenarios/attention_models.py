@@ -1,4 +1,6 @@
-"""Models by name, from attention_models.csv: what attention and the dense GEMMs of one layer need to know."""
+"""Models by name, from attention_models.csv and latent_projections.csv: what attention and the dense GEMMs of one layer need
+to know.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +40,13 @@ def attention_models() -> dict[str, AttentionModel]:
 def attention_model(name: str) -> AttentionModel:
     """A model by name. Raises `InputError` with the closest name if there is none."""
     return named(name, attention_models())
+
+
+@cache
+def latent_projections(name: str) -> tuple[tuple[str, int, int], ...]:
+    """GEMMs that compress and expand Q, K and V of a model with latent attention: name, n and k; none for another model."""
+    rows = model_rows("latent_projections.csv")
+    return tuple((row["name"], int(row["n"]), int(row["k"])) for row in rows if row["model"] == name)
 
 
 def _model(row: dict[str, str]) -> AttentionModel:

@@ -12,7 +12,8 @@ from .models import model_rows, named
 class ExpertModel:
     """One MoE layer; `intermediate` is the width of the gate or the up half. `assumed` if the source does not settle it.
 
-    `numbers` are the types of its weights and activations, as a MegaMoE workload names them, or None if nobody says.
+    `shared_experts` are those that every token passes beside its `topk`. `numbers` are the types of its weights and
+    activations, as a MegaMoE workload names them. Both are None if the source does not say.
     """
 
     name: str
@@ -20,6 +21,7 @@ class ExpertModel:
     intermediate: int
     experts: int
     topk: int
+    shared_experts: int | None
     numbers: str | None
     assumed: bool
     source: str
@@ -32,6 +34,7 @@ def expert_models() -> dict[str, ExpertModel]:
     return {
         row["name"]: ExpertModel(
             name=row["name"],
+            shared_experts=int(row["shared_experts"]) if row["shared_experts"] else None,
             numbers=row["numbers"] or None,
             assumed=row["assumed"] == "yes",
             source=row["source"],

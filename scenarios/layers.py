@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..sim.checked import closest
 from ..sim.errors import InputError
-from .attention_models import AttentionModel, attention_model
+from .attention_models import AttentionModel, attention_model, latent_projections
 from .expert_models import expert_model
 
 if TYPE_CHECKING:
@@ -19,12 +19,6 @@ DENSE = ("llama-3-8b", "llama-3-70b", "llama-3-405b")
 EXPERTS = ("deepseek-v3",)
 DIFFUSION_EXPERTS = ("dit-moe",)
 BLOCKS = (*DIFFUSION, *DENSE, *EXPERTS, *DIFFUSION_EXPERTS)
-
-LATENT_PROJECTIONS = (("q down", 1536, 7168), ("q up", 24576, 1536), ("kv down", 576, 7168), ("kv up", 32768, 512))
-"""Of DeepSeek-V3: (name, n, k); ranks of 1536 and 512, 128 heads of 128 + 64 and 128 + 128 (arXiv 2412.19437)."""
-
-SHARED_EXPERTS = {"deepseek-v3": 1}
-"""Experts that every rank has and every token passes, beside the routed ones (arXiv 2412.19437)."""
 
 INTERLEAVED_READY = "interleaved_ready"
 """`interleaved` that takes an L2 task only once its inputs are there; the schedule has it as a setting of that."""
@@ -106,7 +100,7 @@ def _experts(known: AttentionModel, policy: str, gpus: int, tokens: int, seed: i
     how = _moe_policy(policy)
     attention = Attention(tokens, known.heads, known.head_dim, value_dim=known.value_dim, causal=known.causal)
     experts, rows = _moe_call(known.name, tokens, gpus, seed)
-    return expert_block(attention, experts.hidden, LATENT_PROJECTIONS, experts, how, rows)
+    return expert_block(attention, experts.hidden, latent_projections(known.name), experts, how, rows)
 
 
 def _diffusion_experts(known: AttentionModel, policy: str, gpus: int, tokens: int, seed: int) -> tuple[Kernel, ...]:
@@ -154,7 +148,7 @@ def _moe_call(name: str, tokens: int, gpus: int, seed: int) -> tuple[MegaMoe, Ro
         tokens,
         gpus,
         numbers=moe.numbers,  # type: ignore[arg-type]
-        shared_experts=SHARED_EXPERTS.get(name, 0),
+        shared_experts=moe.shared_experts or 0,
     )
     return experts, routing.balanced(gpus, tokens, moe.topk, moe.experts, np.random.default_rng(seed))
 

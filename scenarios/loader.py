@@ -56,7 +56,7 @@ class Resolved:
     def policies(self) -> Mapping[str, PolicyChoice]:
         """The policies that the workload can be given on this machine."""
         with named_as_written(self.scenario.workload, self.places):
-            return self.scenario.workload.policies(self.machine)
+            return self.scenario.workload.policies(self.machine, self.scenario.seed)
 
 
 def load(
@@ -245,7 +245,7 @@ def _check_fit(scenario: Scenario, machine: Machine, place: Where = nowhere) -> 
             raise place(path).error(
                 f"is more than the {limit} {what} of {machine.name}", path, asked, f"at most {limit}"
             )
-    if scenario.disturb and getattr(workload, "ranks", "all") == "symmetric":
+    if scenario.disturb and workload.is_mirrored:
         raise place(("disturb",)).error("makes ranks differ", ("disturb",), allowed="workload.ranks: all")
     for key, gpu in scenario.disturb.gpus():
         if gpu >= workload.gpus:

@@ -22,13 +22,14 @@ from ..sim.errors import InputError
 from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, Fraction, Positive, Text, Time
 from .expert_models import expert_model, expert_models
-from .megamoe_placement import Contiguous, Eplb, Placement, check_placement, placed
+from .megamoe_placement import Contiguous, Placement, check_placement, placed
 from .megamoe_policies import choices
 from .workload import PolicyChoice, Workload, choice_by, needs_model_or_sizes
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..sim.placement import Placement as Placed
     from ..sim.program import Program
     from ..sim.routing import Routing as Routed
     from ..sim.schedules.megamoe import MegaMoe
@@ -184,6 +185,7 @@ Routing = Annotated[Balanced | Zipf | HotExpert | Histogram | Recorded, Field(di
 class MegaMoeWorkload(Workload):
     """One MegaMoE call of `gpus` ranks with `tokens` tokens each.
 
+    A model brings its routed experts only: whether the call computes shared ones too is said by `shared_experts`.
     `numbers` are weight and activation types: if left out, those in which the model is released, or w4a8 where that is not
     known. `combine` is the type in which rows return, `capacity` the tokens that buffers are made for. `ranks: symmetric`
     simulates one rank against its mirror. `starts` delays the launch of ranks. `l1_main_loop` and `l2_main_loop` are
@@ -250,23 +252,21 @@ class MegaMoeWorkload(Workload):
         math = FORMATS[self.numbers].math
         return ("kernels", f"{math}_tflops", f"mma_efficiency_{math}", *COMPUTE_NUMBERS)
 
-    def build(self, machine: Machine, seed: int) -> Program:
-        import numpy as np
+    @property
+    def is_mirrored(self) -> bool:
+        return self.ranks == "symmetric"
 
+    def build(self, machine: Machine, seed: int) -> Program:
         from ..sim.schedules import megamoe
 
         shape, policy = self.shape(), plain_policy(self.policy)
-        # Routing takes long where it is large, so what it needs is asked before.
-        check_placement(self.placement, shape.experts, shape.ranks)
-        megamoe.check_size(machine, shape, policy, self.ranks, self.release)
-        self._check_scores(shape)
-        rows = self._routed(shape, np.random.default_rng(seed))
+        rows, placement = self._placed_rows(machine, shape, policy, seed)
         return megamoe.build(
             machine,
             shape,
             policy,
             rows,
-            placed(self.placement, rows),
+            placement,
             ranks=self.ranks,
             release=self.release,
             starts_ps=self.starts,
@@ -276,11 +276,15 @@ class MegaMoeWorkload(Workload):
         from ..sim.topology import mirrored
 
         whole = super().fabric(machine, granule)
-        return mirrored(whole) if self.ranks == "symmetric" else whole
+        return mirrored(whole) if self.is_mirrored else whole
 
-    def policies(self, machine: Machine) -> Mapping[str, PolicyChoice]:
-        copies = self.placement.redundant if isinstance(self.placement, Eplb) else 0
-        return choices(machine, self.shape(), self.release, copies)
+    def policies(self, machine: Machine, seed: int) -> Mapping[str, PolicyChoice]:
+        from ..sim.pools import pools
+        from ..sim.schedules.megamoe import Interleaved as PlainInterleaved
+
+        shape = self.shape()
+        rows, placement = self._placed_rows(machine, shape, PlainInterleaved(), seed)
+        return choices(machine, shape, self.release, pools(rows, placement).rows_per_replica)
 
     def without_imbalance(self) -> Self | None:
         masked = self.routing.masked
@@ -299,6 +303,21 @@ class MegaMoeWorkload(Workload):
                 value=f"{shape.tokens} x {shape.ranks} x {shape.experts}",
                 allowed=f"{MOST_SCORES:,} scores, not {scores:,}",
             )
+
+    def _placed_rows(self, machine: Machine, shape: MegaMoe, policy: PlainPolicy, seed: int) -> tuple[Routed, Placed]:
+        """The rows of all tokens, and the experts where they are placed.
+
+        Routing takes long where it is large, so what it needs is asked before. Raises `InputError`.
+        """
+        import numpy as np
+
+        from ..sim.schedules import megamoe
+
+        check_placement(self.placement, shape.experts, shape.ranks)
+        megamoe.check_size(machine, shape, policy, self.ranks, self.release)
+        self._check_scores(shape)
+        rows = self._routed(shape, np.random.default_rng(seed))
+        return rows, placed(self.placement, rows)
 
     def _routed(self, shape: MegaMoe, rng: np.random.Generator) -> Routed:
         from ..sim import routing as make

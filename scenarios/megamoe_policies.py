@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, get_args
 from .workload import PolicyChoice, Setting
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ..sim.machine import Machine
     from ..sim.schedules.megamoe import MegaMoe
     from ..sim.schedules.megamoe.rules import Release
@@ -17,22 +20,22 @@ LONGEST_GROUP = 16
 """Units of L2 that `lag` is tried with at a time."""
 
 
-def choices(machine: Machine, shape: MegaMoe, release: Release, redundant: int) -> Mapping[str, PolicyChoice]:
-    """The policies with the ranges that make sense for this shape; `redundant` is copies of experts beyond one each.
+def choices(machine: Machine, shape: MegaMoe, release: Release, rows: NDArray[np.int64]) -> Mapping[str, PolicyChoice]:
+    """The policies with the ranges that make sense for this shape; `rows` of each copy of an expert, [copies].
 
-    Raises `InputError` if the machine's kernels cannot run the shape under any policy.
+    Ranges go as far as the busiest rank: beyond it a setting changes nothing. Raises `InputError` if the machine's kernels
+    cannot run the shape under any policy.
     """
-    from ..sim.schedules.megamoe import Interleaved, ring_of_lead
+    from ..sim.schedules.megamoe import Interleaved, Lag, ring_of_lead
+    from ..sim.schedules.megamoe.blocks import m_blocks_of_ranks
     from ..sim.schedules.megamoe.kernel import choose
     from ..sim.schedules.megamoe.order import TASKS_HELD
-    from ..sim.schedules.megamoe.shape import GroupedGemm
 
-    shape = replace(shape, experts=shape.experts + redundant)
+    shape = replace(shape, experts=len(rows))
     kernel = choose(machine, shape, Interleaved(), release)
-    local = max(1, shape.experts // shape.ranks)
-    rows = shape.tokens * shape.topk
-    blocks = max(local, -(-rows // kernel.block_m))  # at least one of each expert
-    units = max(1, -(-blocks // 8), local)
+    m_blocks = m_blocks_of_ranks(shape, rows, kernel.block_m)
+    blocks = max(1, int(m_blocks.sum(axis=1).max()))
+    units = max(1, int((-(-m_blocks // Lag().unit)).sum(axis=1).max()))
     warm_up = -(-blocks * (kernel.l1_n_blocks // kernel.cluster) // kernel.groups)
 
     def lead(ready: bool) -> Setting:
@@ -48,14 +51,11 @@ def choices(machine: Machine, shape: MegaMoe, release: Release, redundant: int) 
         meaning = "rows (D) by which L1 leads L2"
         return Setting("lead_rows", meaning, 0, most, step=kernel.block_m, is_lead=True, room=room)
 
-    layouts: tuple[str, ...] = get_args(GroupedGemm)
-    gemm = Setting("gemm", "layout of rows of DeepGEMM's grouped GEMM", 0, len(layouts) - 1, names=layouts)
-    has_gemms = kernel.family == "sm90" and not kernel.unpacks(shape)
     return {
-        "unfused": PolicyChoice("separate kernels for dispatch, both GEMMs and the return", (gemm,) * has_gemms),
+        "unfused": unfused(machine, shape),
         "expert_wave": PolicyChoice(
             "all L1 tiles of a wave of experts, then all their L2 tiles",
-            (Setting("experts_per_wave", "experts in a wave", 1, local),),
+            (Setting("experts_per_wave", "experts in a wave", 1, shape.local_experts),),
         ),
         "split": PolicyChoice("two launches: dispatch and the first GEMM, then the second, return and combine"),
         "lag": PolicyChoice(
@@ -72,3 +72,14 @@ def choices(machine: Machine, shape: MegaMoe, release: Release, redundant: int) 
         "interleaved": PolicyChoice("L2 as soon as L1 leads it by D rows, else L1", (lead(False),)),
         "interleaved_ready": PolicyChoice("the same, but L2 only once its inputs are there", (lead(True),)),
     }
+
+
+def unfused(machine: Machine, shape: MegaMoe) -> PolicyChoice:
+    """Separate kernels; on SM90, where weights are not FP4, their GEMMs can be those of DeepGEMM."""
+    from ..sim.schedules.megamoe.shape import GroupedGemm
+    from ..sim.tile_cost import needed
+
+    layouts: tuple[str, ...] = get_args(GroupedGemm)
+    gemm = Setting("gemm", "layout of rows of DeepGEMM's grouped GEMM", 0, len(layouts) - 1, names=layouts)
+    has_gemms = needed(machine, "kernels") == "sm90" and shape.format.weight_bits > 4
+    return PolicyChoice("separate kernels for dispatch, both GEMMs and the return", (gemm,) * has_gemms)

@@ -1,4 +1,4 @@
-"""Tables of models in this package: attention_models.py and expert_models.py have one each."""
+"""Tables of models in this package, read by attention_models.py and expert_models.py."""
 
 from __future__ import annotations
 

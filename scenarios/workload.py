@@ -116,6 +116,11 @@ class Workload(Checked):
         policy = getattr(self, "policy", None)
         return None if policy is None else str(policy.name)
 
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether one rank against its mirror stands for all of them."""
+        return False
+
     def compute_numbers(self) -> tuple[str, ...]:
         """Names of the machine's compute part without which no schedule of this workload can be built."""
         return ()
@@ -128,8 +133,11 @@ class Workload(Checked):
         """What the Program runs on: the machine's first `gpus` GPUs, cut into granules of `granule` bytes."""
         return machine.fabric(self.gpus, granule)
 
-    def policies(self, machine: Machine) -> Mapping[str, PolicyChoice]:
-        """The policies to choose from, on whatever machine; one of them may still refuse this machine or shape."""
+    def policies(self, machine: Machine, seed: int) -> Mapping[str, PolicyChoice]:
+        """The policies to choose from, on whatever machine; one of them may still refuse this machine or shape.
+
+        Ranges of their settings are those of the Program that the same machine and seed make.
+        """
         return {}
 
     def with_policy(self, name: str, parameters: Mapping[str, int | bool | str]) -> Self:

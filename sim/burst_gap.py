@@ -222,10 +222,13 @@ def required_capacity(
 
 @dataclass(frozen=True)
 class Audit:
-    """What `audit` found. Margins are negative by what is lacking; a gap is None where no gap helps.
+    """What `audit` found. Margins are negative by what is lacking.
 
     `fits`: neither the first burst nor the steady state stalls. `t_iss_us`, `stall_us` and `phase` are of the steady
-    state, `first_stall_us` of the first burst. `peak_bytes` is the peak of one burst, if capacity were unlimited.
+    state, `first_stall_us` of the first burst. `recovery_gap_us` is the gap that removes the stall by itself, of which
+    `missing_gap_us` is missing; both None where no gap does. With `long_run_gap_us`, the gap that the long run needs, nothing
+    stalls in a stage that holds `peak_bytes`, the peak of one burst if capacity were unlimited, or with bursts of at most
+    `largest_burst_bytes` a producer (None: of any size).
     """
 
     fits: bool
@@ -234,7 +237,9 @@ class Audit:
     first_stall_us: float
     recovery_gap_us: float | None
     missing_gap_us: float | None
+    long_run_gap_us: float
     peak_bytes: int
+    largest_burst_bytes: int | None
     rate_margin_gbs: float
     capacity_margin_bytes: int
     phase: Phase
@@ -268,6 +273,8 @@ def audit(
     steady_stall, first_stall = stall(*burst, gap, mode), stall(*burst, mode="isolated")
     exact = recovery_gap(*burst, mode)
     needed = math.ceil(exact) if exact < math.inf else exact  # whole ps, so that the advice fits when it is followed
+    long_run = math.ceil(max(load.excess, 0.0))
+    largest = knee(xstage, producers)
     fits = steady_stall == 0 and first_stall == 0
     missing = max(needed - gap, 0.0)
     return Audit(
@@ -277,7 +284,9 @@ def audit(
         first_stall_us=us(first_stall),
         recovery_gap_us=us(needed) if needed < math.inf else None,
         missing_gap_us=us(missing) if missing < math.inf else None,
+        long_run_gap_us=us(long_run),
         peak_bytes=math.ceil(max(load.peak, 0.0)),
+        largest_burst_bytes=math.floor(largest) if largest < math.inf else None,
         rate_margin_gbs=gbs(xstage.drain_kbs - _rate(load.total, load.t_iss0 + gap)),
         capacity_margin_bytes=math.floor(load.capacity - max(load.peak, 0.0)),
         phase=phase(*burst, gap, mode),
@@ -315,11 +324,11 @@ def _reason(
         smaller += f", or a stage that holds {format_size(math.ceil(load.peak), 'up')}"
     if load.excess > gap:
         causes.append(f"{offered} in the long run is over the {drains} that drains")
-        longer = "more computation between bursts"
+        longer = f"{format_time(math.ceil(load.excess) - gap, 'up')} more computation between bursts"
         if missing < math.inf:
             name, kbs = nominal
             enough = math.ceil(rate * kbs / stage.drain_kbs)
-            longer = f"{format_time(missing, 'up')} {longer}, or a {name} of {enough} GB/s"
+            longer += f", or a {name} of {enough} GB/s"
     waits = f"each burst waits {format_time(steady_stall)}" if steady_stall > 0 else ""
     waits = waits or f"the first burst waits {format_time(first_stall)}, until the producers have drifted apart"
     if longer and smaller:  # producers that drift apart need smaller bursts for the first one only

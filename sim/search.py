@@ -14,6 +14,7 @@ True
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -90,11 +91,11 @@ class Search:
             self.costs[point] = self.cost(point)
         return self.costs[point]
 
-    def find_knee(self, tolerance_pct: float = KNEE_PCT) -> int | None:
+    def find_knee(self, usual: float | None = None) -> int | None:
         """As `knee`, for a single axis; looks at more points until the value before the knee is known to cost more."""
         values = list(self.axes[0].values())
         while True:
-            at = knee({point[0]: cost for point, cost in self.costs.items()}, tolerance_pct)
+            at = knee({point[0]: cost for point, cost in self.costs.items()}, usual)
             if at is None:
                 return None
             below = max((point[0] for point in self.costs if point[0] < at), default=None)
@@ -124,10 +125,11 @@ class Search:
                     yield (*point[:position], middle, *point[position + 1 :])
 
 
-def knee(costs: Mapping[int, float | None], tolerance_pct: float = KNEE_PCT) -> int | None:
-    """The smallest value whose cost is within `tolerance_pct` of the lowest one; None if none is known."""
+def knee(costs: Mapping[int, float | None], usual: float | None = None) -> int | None:
+    """The smallest value whose cost is within `KNEE_PCT` of the lowest one; None if none is.
+
+    `usual`: the cost where no value is given, which may be the lowest.
+    """
     known = {value: cost for value, cost in costs.items() if cost is not None}
-    if not known:
-        return None
-    limit = min(known.values()) * (1 + tolerance_pct / 100)
-    return min(value for value, cost in known.items() if cost <= limit)
+    limit = min([*known.values(), math.inf if usual is None else usual]) * (1 + KNEE_PCT / 100)
+    return min((value for value, cost in known.items() if cost <= limit), default=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from xstage.scenarios.expert_models import expert_models
@@ -203,3 +203,95 @@ def test_a_batch_of_any_size_that_does_not_fit_the_ring_is_refused_with_the_larg
 def test_a_model_brings_the_types_that_it_is_released_in(given, numbers):
     workload = {"kind": "megamoe", "model": "deepseek-v3", "tokens": 64, **given}
     assert load({"question": "q?", "machine": "hgx-b200", "workload": workload}).scenario.workload.numbers == numbers
+
+
+SKEWED = {"experts": 8, "tokens": 512, "topk": 1, "routing": {"kind": "hot_expert", "max_over_mean": 4}}
+HOPPER = {"machine": "hgx-h100", "numbers": "w8a8"}
+CALLS = [
+    {},
+    SKEWED,
+    HOPPER,
+    HOPPER | SKEWED | {"shared_experts": 1},
+    HOPPER | SKEWED | {"placement": {"kind": "eplb", "redundant": 4}},
+    {"tokens": 4096, "ranks": "symmetric"},
+]
+
+
+@pytest.mark.parametrize("changes", CALLS, ids=str)
+def test_a_lead_is_tried_up_to_all_rows_of_the_busiest_rank_in_whole_m_blocks(changes: dict[str, Any]) -> None:
+    resolved = scenario(**changes, policy="interleaved")
+    [lead] = resolved.policies()["interleaved"].settings
+    meta = resolved.program().meta
+    block_m, blocks = meta["kernel"]["block_m"], max(meta["m_blocks"])
+    assert (lead.step, lead.high) == (block_m, blocks * block_m)
+    row_bytes = sum(int(size * 1.03125) for size in (512, 256))  # FP8, and a scale byte of 32
+    assert lead.room is not None
+    assert lead.room(lead.high) == lead.room(lead.high - block_m) == blocks * block_m * row_bytes
+    assert lead.room(0) == 2 * block_m * row_bytes
+
+
+@pytest.mark.parametrize("changes", CALLS, ids=str)
+def test_beyond_the_range_of_a_setting_nothing_changes(changes: dict[str, Any]) -> None:
+    """So that the best setting lies within it."""
+    resolved = scenario(**changes)
+    runs = "lag" if changes.get("machine") else "alternating"
+    for policy, key in (("interleaved", "lead_rows"), (runs, {"lag": "lag", "alternating": "warm_up"}[runs])):
+        high = next(setting.high for setting in resolved.policies()[policy].settings if setting.key == key)
+        ranges = [scenario(**changes, policy={"name": policy, key: value}) for value in (high, 2 * high + 1000)]
+        longest, longer = (simulate(one.program(), one.fabric()).makespan_ps for one in ranges)
+        assert longest == longer
+
+
+def test_a_program_says_the_lead_that_the_policy_chose() -> None:
+    """Of each rank: no more than all of its m-blocks."""
+    meta = scenario(**HOPPER, **SKEWED, policy="interleaved").program().meta
+    assert meta["lead_rows"] == [blocks * 64 for blocks in meta["m_blocks"]]
+    given = scenario(**HOPPER, **SKEWED, policy={"name": "interleaved", "lead_rows": 100}).program().meta
+    assert given["lead_rows"] == [min(2, blocks) * 64 for blocks in given["m_blocks"]]
+    assert scenario().program().meta["lead_rows"] is None
+
+
+def test_the_words_of_a_scenario_are_those_of_the_schedule() -> None:
+    """They stand twice, since a schedule takes long to import."""
+    from xstage.scenarios import megamoe as words
+    from xstage.sim.schedules.megamoe import POLICIES, rules, shape
+
+    def allowed(model: Any, field: str) -> set[str]:
+        kind = model.model_fields[field].annotation
+        return {word for one in (kind, *get_args(kind)) for word in get_args(one) if isinstance(word, str)}
+
+    workload = words.MegaMoeWorkload
+    for field, known in (("numbers", shape.Numbers), ("combine", shape.CombineType), ("ranks", shape.Ranks),
+                         ("release", rules.Release)):  # fmt: skip
+        assert allowed(workload, field) == set(get_args(known))
+    assert allowed(words.Unfused, "gemm") == set(get_args(shape.GroupedGemm))
+    assert get_args(words.Readiness) == get_args(shape.Readiness)
+    choices = (words.Unfused, words.ExpertWave, words.Split, words.Lag, words.Alternating, words.Interleaved)
+    assert set().union(*(allowed(policy, "name") for policy in choices)) == {*POLICIES, "interleaved_ready"}
+
+
+def test_a_rank_has_one_expert_at_the_least() -> None:
+    """Copies fill up the ranks where there are fewer experts; the kernel is chosen before that."""
+    resolved = scenario(experts=2, topk=1, placement={"kind": "eplb", "redundant": 2})
+    assert resolved.scenario.workload.shape().local_experts == 1  # type: ignore[attr-defined]
+    assert simulate(resolved.program(), resolved.fabric()).makespan_ps > 0
+    assert scenario().scenario.workload.shape().local_experts == 4  # type: ignore[attr-defined]
+
+
+def test_only_one_rank_for_all_is_a_mirror() -> None:
+    assert scenario(ranks="symmetric").scenario.workload.is_mirrored
+    assert not scenario().scenario.workload.is_mirrored
+    with pytest.raises(InputError, match=r"disturb: makes ranks differ \(allowed: workload.ranks: all\)"):
+        load(
+            {"question": "?", "machine": "hgx-b200", "workload": {"kind": "megamoe", **SMALL, "ranks": "symmetric"},
+             "disturb": {"slow_gpu": {"gpu": 0, "factor": 2.0}}}
+        )  # fmt: skip
+
+
+def test_a_model_brings_no_shared_experts_unless_they_are_asked_for() -> None:
+    """They may be in the kernel or beside it, so `layer` has that of DeepSeek-V3 and a workload does not."""
+    assert {name: one.shared_experts for name, one in expert_models().items() if one.shared_experts is not None} == {
+        "deepseek-v3": 1, "dit-moe": 0, "mixtral-8x7b": 0, "mixtral-8x22b": 0,
+    }  # fmt: skip
+    unsized = dict.fromkeys(("hidden", "intermediate", "experts", "topk"))
+    assert scenario(model="deepseek-v3", **unsized).scenario.workload.shape().shared_experts == 0  # type: ignore[attr-defined]

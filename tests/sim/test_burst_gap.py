@@ -342,3 +342,31 @@ def test_what_the_sentence_of_an_audit_advises_removes_the_stall(producers, size
         larger = parse_size(re.search(r"a stage that holds (\d\S* \w+)", reason.partition("removes it")[2])[1])
         roomier = replace(PAPER, capacity_total_bytes=larger, capacity_per_producer_bytes=larger)
         assert audit(roomier, producers, size, gap, synchronised).first_stall_us == 0
+        together = re.search(r"(?:removes it:|and) (\S+ \w+) more computation", reason)
+        waited = gap + (parse_time(together[1]) if together else 0)
+        assert audit(PAPER, producers, parse_size(smaller[1]), waited, synchronised).fits
+        assert audit(roomier, producers, size, waited, synchronised).fits
+
+
+@given(stages, producers, bursts, gaps, st.booleans())
+def test_what_the_fields_of_an_audit_advise_removes_the_stall(stage, k, b, g, synchronised):
+    """Smaller bursts or a larger stage, with the gap of the long run, in both modes; and the missing gap if there is one."""
+    found = audit(stage, k, b, g, synchronised)
+    gap = max(g, round(found.long_run_gap_us * US))
+    smaller = b if found.largest_burst_bytes is None else min(b, found.largest_burst_bytes)
+    assert audit(stage, k, smaller, gap, synchronised).fits
+    room = max(1, found.peak_bytes)
+    roomier = replace(stage, capacity_per_producer_bytes=room, capacity_total_bytes=room)
+    assert audit(roomier, k, b, gap, synchronised).fits
+    if found.missing_gap_us is not None:
+        assert audit(stage, k, b, g + round(found.missing_gap_us * US), synchronised).stall_us == 0
+
+
+def test_bursts_that_start_together_are_told_the_gap_that_they_need_even_where_no_gap_is_enough():
+    """V/R - T_iss0 - G, beside smaller bursts or a larger stage."""
+    both = audit(PAPER, K, 48 * KIB, 8 * US, synchronised=True)
+    assert both.missing_gap_us is None
+    lacking = K * 48 * KIB / 717e9 * 1e6 - (0.24 + 48 * KIB / 62.9e9 * 1e6) - 8
+    assert both.long_run_gap_us - 8 == pytest.approx(lacking)
+    assert both.reason.endswith("and 1.125 us more computation between bursts.")
+    assert audit(PAPER, K, both.largest_burst_bytes, both.long_run_gap_us * US, synchronised=True).fits

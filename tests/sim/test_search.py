@@ -54,6 +54,14 @@ def test_the_knee_is_the_least_value_within_a_percent_of_the_best():
     assert knee({0: None}) is None
 
 
+def test_a_value_that_is_beaten_where_none_is_given_is_no_knee():
+    """As with the leads of a policy that chooses another one for each rank."""
+    costs = {0: 200.0, 10: 100.9, 20: 100.0}
+    assert (knee(costs, 100.5), knee(costs, 99.5), knee(costs, 90.0)) == (10, 20, None)
+    search = searched([Axis(0, 100)], lambda point: 100.0 + max(0, 50 - point[0]))
+    assert (search.find_knee(), search.find_knee(usual=99.5), search.find_knee(usual=90.0)) == (49, 50, None)
+
+
 @given(st.integers(1, 250))
 def test_the_knee_of_a_falling_curve_is_found_to_the_step(start):
     def cost(point):

@@ -7,67 +7,37 @@ scenario as it is written; xstage/answers/saving_interval.py says what its inter
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
-from ..sim.errors import XstageError
-from ..sim.search import KNEE_PCT, Axis, Search
-from ..sim.units import PS_PER_US
+from ..sim.search import KNEE_PCT
 from ..terminal.heading import asked
 from ..terminal.output import parts_html, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
 from .comparison import parameters_text
-from .reruns import (
-    Given,
-    Parameters,
-    choices_of,
-    chosen_policies,
-    own_parameters,
-    own_policy,
-    simulated,
-    under_policy,
-    with_workload,
-)
+from .reruns import Given, Parameters, choices_of, chosen_policies
 from .run import tile_of
-from .saving_interval import Ran, SavingInterval, saved_pct, saving_interval
+from .saving_interval import SavingInterval, saved_pct
+from .tuning_search import Runs, Tried
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from ..scenarios.workload import PolicyChoice, Setting
+    from ..scenarios.workload import PolicyChoice
 
 MOST_RUNS = 40
 """Runs of one policy, unless told otherwise."""
-USUAL_RUNS = 20
-"""What a policy with many settings takes, about; for the time that is left."""
 BEST_SHOWN = 3
 NO_INTERVAL = (
     "no interval of the saving: the machine gives none for a number that these schedules use; add `interval: [low, high]` "
     "to one"
 )
 NO_SAVING = "no saving: the scenario cannot run as it is written"
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One run. Without `parameters` the policy chose for itself. `error` says why it could not run; `room_bytes` are the
-    buffers (of symmetric memory, for the ring of a row lead) that the parameters need, where that is known.
-    """
-
-    policy: str
-    parameters: Parameters
-    makespan_us: float | None
-    error: str | None = None
-    room_bytes: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"policy": self.policy, "parameters": self.parameters, "makespan_us": self.makespan_us,
-                "error": self.error, "room_bytes": self.room_bytes}  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -182,10 +152,7 @@ class Tuning:
         from .figure_setting import setting_of
 
         policy = self.d_knee_policy or self.best.policy
-        settings = [(key, value) for t in self.curve if t.policy == policy for key, value in t.parameters.items()
-                    if not isinstance(value, str)]  # fmt: skip
-        # One that has more than two values tells more than one that is on or off.
-        setting = min(settings, key=lambda one: isinstance(one[1], bool), default=(None, None))[0]
+        setting = drawn_setting(tried.parameters for tried in self.curve if tried.policy == policy)
         what = setting_of(self.resolved, ("policy",))
         return tune_figure(self.frame, policy, setting, self.d_knee, self.own.makespan_us, what)
 
@@ -214,7 +181,7 @@ def tune(
     resolved = resolved_scenario(scenario, overrides)
     choices = choices_of(resolved)
     names = chosen_policies(choices, policies)
-    runs = _Runs(resolved, choices, names, most_runs, progress)
+    runs = Runs(resolved, choices, names, most_runs, progress)
     own = runs.own()
     knee, knee_policy = None, None
     for name in names:
@@ -222,7 +189,7 @@ def tune(
         if found is not None and knee_policy is None:
             knee, knee_policy = found, name
     known = [tried for tried in runs.curve if tried.makespan_us is not None]
-    if not known:
+    if runs.first_error is not None and not known:
         raise runs.first_error
     # Of equal ones the scenario as it is, then one whose settings are numbers that can be read.
     best = min(known, key=lambda tried: (tried.makespan_us, tried is not own, not tried.parameters))
@@ -241,114 +208,21 @@ def tune(
     )
 
 
-class _Runs:
-    """Runs a scenario under policies and settings, each combination once, and keeps what came out."""
-
-    def __init__(
-        self,
-        resolved: Resolved,
-        choices: Mapping[str, PolicyChoice],
-        names: Sequence[str],
-        most: int,
-        progress: Progress,
-    ) -> None:
-        self.resolved, self.choices, self.most, self.progress = resolved, choices, most, progress
-        self.curve: list[Tried] = []
-        self._kept: dict[tuple[str, tuple[tuple[str, Any], ...]], Tried] = {}
-        self._left = {name: min(most, USUAL_RUNS, _points(choices[name]) + 1) for name in names}
-
-    def own(self) -> Tried:
-        """The scenario as it is written."""
-        return self._try(own_policy(self.resolved), own_parameters(self.resolved), self.resolved)
-
-    def search(self, name: str) -> int | None:
-        """Search the settings of a policy; the knee of its row lead, if it has one."""
-        choice = self.choices[name]
-        changed, parameters = self._usual(name)
-        runs = changed is not None and not self._try(name, parameters, changed).error
-        if not choice.settings or not (runs or self._ends_run(name)):
-            self._left.pop(name)
-            return None
-        axes = [Axis(s.low, s.high, s.step) for s in choice.settings]
-        search = Search(axes, lambda point: self._at(name, _named(choice.settings, point)), self.most)
-        search.run()
-        knee = search.find_knee() if len(axes) == 1 and choice.settings[0].is_lead else None
-        self._left.pop(name)
-        return knee
-
-    def _ends_run(self, name: str) -> bool:
-        """Whether a policy whose usual settings cannot run can do so with the smallest or with the largest ones."""
-        settings = self.choices[name].settings
-        ends = ([s.low for s in settings], [Axis(s.low, s.high, s.step).values()[-1] for s in settings])
-        return any(self._at(name, _named(settings, end)) is not None for end in ends)
-
-    def ran_again(self, best: Tried) -> list[Ran]:
-        """The scenario, if it can run, and the best, if it is another, each with its run."""
-        own = self.curve[0]
-        chosen = [self.resolved] if own.makespan_us is not None else []
-        chosen += [self.resolved_as(best)] if best is not own else []
-        return [(one, simulated(one, "off")) for one in chosen]
-
-    def saving_interval(self, ran: Sequence[Ran]) -> SavingInterval | None:
-        """What may be saved instead; None where nothing is saved, or nothing is known that could change it."""
-        if len(ran) < 2:
-            return None
-        (own, best), done = ran, len(self.curve)
-        return saving_interval(own, best, lambda more, of: self.progress(done + more, done + of))
-
-    def resolved_as(self, tried: Tried) -> Resolved:
-        """The scenario under a policy and settings that were tried."""
-        workload = self.resolved.scenario.workload.with_policy(tried.policy, tried.parameters)
-        return with_workload(self.resolved, workload)
-
-    def _usual(self, name: str) -> tuple[Resolved | None, Parameters]:
-        try:
-            return under_policy(self.resolved, name, self.choices[name])
-        except XstageError as error:
-            self._keep(Tried(name, {}, None, str(error)), error)
-            return None, {}
-
-    def _at(self, name: str, parameters: Parameters) -> float | None:
-        return self._try(name, parameters).makespan_us
-
-    def _try(self, name: str, parameters: Parameters, changed: Resolved | None = None) -> Tried:
-        key = (name, tuple(sorted(parameters.items())))
-        if key not in self._kept:
-            expected = len(self.curve) + sum(self._left.values())
-            self.progress(len(self.curve), expected)
-            try:
-                ran = simulated(changed or self.resolved_as(Tried(name, parameters, None)), "off")
-                makespan_us = ran.makespan_ps / PS_PER_US
-                self._kept[key] = self._keep(Tried(name, parameters, makespan_us, None, self._room(name, parameters)))
-            except XstageError as error:
-                self._kept[key] = self._keep(Tried(name, parameters, None, str(error)), error)
-            if name in self._left:
-                self._left[name] = max(1, self._left[name] - 1)
-        return self._kept[key]
-
-    def _keep(self, tried: Tried, error: XstageError | None = None) -> Tried:
-        if error is not None and not hasattr(self, "first_error"):
-            self.first_error = error
-        self.curve.append(tried)
-        return tried
-
-    def _room(self, name: str, parameters: Parameters) -> int | None:
-        settings = self.choices[name].settings if name in self.choices else ()  # compute_only is none of them
-        rooms = [
-            setting.room(parameters[setting.key]) for setting in settings if setting.room and setting.key in parameters
-        ]
-        return sum(rooms) if rooms else None
+def drawn_setting(tried: Iterable[Parameters]) -> str | None:
+    """The setting that the runs of a policy are drawn over: the first that is a number, or else the first that is on or off.
+    None where all of them are names, or where the policy has none.
+    """
+    settings = [(key, value) for parameters in tried for key, value in parameters.items() if not isinstance(value, str)]
+    # One that has more than two values tells more than one that is on or off.
+    return min(settings, key=lambda one: isinstance(one[1], bool), default=(None, None))[0]
 
 
-def _points(choice: PolicyChoice) -> int:
-    total = 1
-    for setting in choice.settings:
-        total *= len(Axis(setting.low, setting.high, setting.step))
-    return total
-
-
-def _named(settings: Sequence[Setting], point: Sequence[int]) -> Parameters:
-    return {s.key: s.written(value) for s, value in zip(settings, point, strict=True)}
+def _own_choice(leads: Sequence[int]) -> str:
+    """What stands for settings that nobody gave, with the row leads that the policy then chose."""
+    if not leads:
+        return "its own choice"
+    low, high = min(leads), max(leads)
+    return f"its own choice, lead_rows={low}" + (f" to {high}" if high > low else "")
 
 
 def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice]) -> list[str]:
@@ -410,7 +284,7 @@ def tuning_parts(done: Tuning) -> list[Any]:
     for policy in dict.fromkeys(tried.policy for tried in done.curve):
         mine = [tried for tried in done.curve if tried.policy == policy]
         known = sorted((t for t in mine if t.makespan_us is not None), key=lambda t: t.makespan_us or 0.0)
-        rows += [(policy, parameters_text(t.parameters) or "its own choice", f"{t.makespan_us:.3f}")
+        rows += [(policy, parameters_text(t.parameters) or _own_choice(t.leads), f"{t.makespan_us:.3f}")
                  for t in known[:BEST_SHOWN]]  # fmt: skip
         failed += [(policy, t.error or "") for t in mine[:1] if not known]
     count = len(done.curve)

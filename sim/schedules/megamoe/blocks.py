@@ -41,6 +41,13 @@ class Blocks:
         return len(self.pulled_block)
 
 
+def m_blocks_of_ranks(shape: MegaMoe, rows: Ints, block_m: int) -> Ints:
+    """M-blocks of each rank's experts, shared ones first, [ranks, experts]; `rows` of each copy of an expert, [copies]."""
+    routed = rows.reshape(shape.ranks, -1)
+    shared = np.full((shape.ranks, shape.shared_experts), shape.tokens, dtype=np.int64)
+    return -(-np.hstack([shared, routed]) // block_m)
+
+
 def blocks_of(
     pools: Pools, kernel: Kernel, shape: MegaMoe, rank: int, gpu: int, gpu_of_rank: Ints, n_gpus: int
 ) -> Blocks:

@@ -214,6 +214,7 @@ def _fill(kernel: Kernel, built: Sequence[Rank]) -> dict[str, float]:
 def _meta(
     shape: MegaMoe, policy: Policy, kernel: Kernel, release: Release, ranks: str, built: Sequence[Rank]
 ) -> dict[str, object]:
+    leads = [min(rank.order.lead_blocks, rank.blocks.n_blocks) * kernel.block_m for rank in built]
     return {
         "schedule": "megamoe",
         "shape": asdict(shape),
@@ -223,6 +224,7 @@ def _meta(
         "ranks": ranks,
         "ring_m_blocks": max((rank.order.ring for rank in built), default=0),
         "m_blocks": [rank.blocks.n_blocks for rank in built],
+        "lead_rows": leads if isinstance(policy, Interleaved) else None,
         "m_block_fill": _fill(kernel, built),
         "math": shape.format.math,
         "flops": [

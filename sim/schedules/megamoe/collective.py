@@ -108,7 +108,7 @@ def _arrived(receivers: Receivers, gpu: int) -> list[Op]:
 
 
 def _cleanup_ps(machine: Machine, shape: MegaMoe) -> int:
-    experts = shape.shared_experts + max(1, shape.experts // shape.ranks)
+    experts = shape.shared_experts + shape.local_experts
     return -(-experts // max(1, machine.sms - 1)) * 2 * machine.interconnect.local_latency.value
 
 

@@ -31,7 +31,6 @@ SM90_WAVE_TILE = (64, 256)
 SM90_NARROW_TILE = (64, 128)
 """That of its first form, which has one math warpgroup instead of two: https://github.com/qiushixiaoyu/DeepGEMM, commit
 7149778, csrc/jit_kernels/heuristics/mega_moe.hpp."""
-SM90_DISPATCH_WARPS = 2
 MATH_WARPGROUPS = 2
 SM90_FP4_ROW_BYTES = 80
 """128 FP4 weights, their scales and padding: https://github.com/AichenF/DeepGEMM, MXFP4_SM90_OPTIMIZATION.md, 5.5."""
@@ -224,7 +223,7 @@ def _sm100(shape: MegaMoe, policy: Policy, release: rules.Release, expected: flo
     if isinstance(policy, (Lag, Split)):
         name = policy_name(policy)
         raise InputError("is a schedule of SM90 kernels", field="policy", value=name, allowed="a machine with sm90")
-    tile = rules.sm100_tile(release, expected, max(1, shape.experts // shape.ranks))
+    tile = rules.sm100_tile(release, expected, shape.local_experts)
     step = tile.store_block_m * (tile.epilogue_warps // 4)
     return _Form(tile.block_m, tile.block_n, rules.SM100_CLUSTER, step, SM100_DISPATCH_WARPS)
 
@@ -258,7 +257,7 @@ def _sm90(machine: Machine, shape: MegaMoe, policy: Policy, tile: WaveTile, expe
         (block_m, block_n), math_warpgroups = SM90_NARROW_TILE, 1
     elif tile == "by_rows":
         block_m, block_n, math_warpgroups = rules_sm90.sm90_wave_tile(expected, shape.intermediate)
-    return _Form(block_m, block_n, cluster, block_m, SM90_DISPATCH_WARPS, math_warpgroups, sharing)
+    return _Form(block_m, block_n, cluster, block_m, rules_sm90.DISPATCH_WARPS, math_warpgroups, sharing)
 
 
 def _l1_columns(shape: MegaMoe, policy: Split, sms: int) -> int:
@@ -298,7 +297,7 @@ def split_of(shape: MegaMoe, sms: int) -> rules_sm90.SplitSchedule:
     return rules_sm90.split_schedule(
         tokens=shape.tokens,
         k=shape.topk,
-        local_experts=max(1, shape.experts // shape.ranks),
+        local_experts=shape.local_experts,
         hidden=shape.hidden,
         intermediate=shape.intermediate,
         sms=sms,

@@ -103,9 +103,13 @@ def _wave_of_block(kernel: Kernel, shape: MegaMoe, policy: ExpertWave, release: 
 
     The size is that of the family's rule; on SM100 June's where a later release has no waves.
     """
-    routed = max(1, shape.experts // shape.ranks)
     size = policy.experts_per_wave
-    sizes = {"tokens": shape.tokens, "k": shape.topk, "local_experts": routed, "intermediate": shape.intermediate}
+    sizes = {
+        "tokens": shape.tokens,
+        "k": shape.topk,
+        "local_experts": shape.local_experts,
+        "intermediate": shape.intermediate,
+    }
     if size is None and kernel.family == "sm90":
         size = rules_sm90.sm90_experts_per_wave(**sizes, sms=kernel.sms, block_n=kernel.block_n, block_m=kernel.block_m)
     elif size is None:
@@ -134,7 +138,7 @@ def _is_one_wave(kernel: Kernel, shape: MegaMoe, policy: Lag) -> bool:
         shape.tokens,
         capacity=shape.most_tokens,
         ranks=shape.ranks,
-        local_experts=max(1, shape.experts // shape.ranks),
+        local_experts=shape.local_experts,
         k=shape.topk,
         block_m=kernel.block_m,
     )
@@ -145,9 +149,7 @@ def _lag_order(kernel: Kernel, shape: MegaMoe, policy: Lag, blocks: Blocks, tile
     """`lag` L1 units, then `group` L1 units and `group` L2 units in turn: lag + group units between L1 and L2 at most, for
     which the rule's ring of 8 (lag + group) + 4 m-blocks is made.
     """
-    rule = rules.lag_schedule(
-        capacity=shape.most_tokens, k=shape.topk, local_experts=max(1, shape.experts // shape.ranks)
-    )
+    rule = rules.lag_schedule(capacity=shape.most_tokens, k=shape.topk, local_experts=shape.local_experts)
     lag = rule.lag if policy.lag is None else policy.lag
     group = rule.group if policy.group is None else policy.group
     for name, value, least in (("lag", lag, 0), ("group", group, 1), ("unit", policy.unit, 1)):

@@ -97,6 +97,11 @@ class MegaMoe:
         return FORMATS[self.numbers]
 
     @property
+    def local_experts(self) -> int:
+        """Routed experts of a rank. Where ranks are more than experts it is 1: each has a copy of one, see `placement`."""
+        return max(1, self.experts // self.ranks)
+
+    @property
     def most_tokens(self) -> int:
         return max(1, self.tokens if self.capacity is None else self.capacity)
 
