@@ -8,6 +8,5 @@ cuda                           GPUs
 calibrated, validation, again  what is answered
 unseen, trains, schedules      the Programs that calibration never saw
 compare, near_knee, centre     measured against simulated
-report, figures                one HTML page
 readers                        traces that other profilers wrote
 """

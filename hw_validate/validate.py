@@ -90,6 +90,7 @@ def calibrate(
     and `MeasurementError` where the hardware cannot be measured, or too much else runs.
     """
     _refuse_negative(seed)
+    _refuse_what_is_settled(results, {"quick": quick, "seed": seed})
     with open_backend(backend, producers, quick, OnGpus(transport, gpus, results, keep)) as hardware:
         return hardware.calibrate(np.random.default_rng(seed), progress)
 
@@ -122,7 +123,10 @@ def validate(
         raise InputError("are too few", field="repeat", value=repeat, allowed="1 or more")
     count = programs_of(backend, programs, quick)
     on_gpus = OnGpus(transport, gpus, results, keep)
-    _refuse_what_makes_no_sense(backend, programs, repeat, busy, on_gpus)
+    if busy and backend == "cuda":
+        raise InputError("needs backend cpu", field="busy", value=busy)
+    repeated = repeat if repeat > 1 else None
+    _refuse_what_is_settled(results, {"quick": quick, "seed": seed, "programs": programs, "repeat": repeated})
 
     def once(seed: int, on_gpus: OnGpus, progress: Progress) -> Validation:
         return _validate_once(lambda: open_backend(backend, producers, quick, on_gpus), seed, count, progress)
@@ -160,13 +164,11 @@ def _refuse_negative(seed: int) -> None:
         raise InputError("must be at least 0", field="seed", value=seed)
 
 
-def _refuse_what_makes_no_sense(backend: str, programs: int | None, repeat: int, busy: bool, on_gpus: OnGpus) -> None:
-    if busy and backend == "cuda":
-        raise InputError("needs backend cpu", field="busy", value=busy)
-    if on_gpus.results is not None:
-        for name, value in (("programs", programs), ("repeat", repeat if repeat > 1 else None)):
-            if value is not None:
-                raise InputError("is settled in the results", field=name, value=value)
+def _refuse_what_is_settled(results: str | Path | None, given: dict[str, int | None]) -> None:
+    """Raise `InputError` for an option that says how to measure where results are read."""
+    for name, value in given.items():
+        if results is not None and value:
+            raise InputError("is settled in the results", field=name, value=value)
 
 
 def _prefixed(progress: Progress, what: str) -> Progress:

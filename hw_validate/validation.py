@@ -157,14 +157,6 @@ class Validation:
         table = pd.DataFrame(self.by_schedule()).to_html(index=False, float_format="{:.2f}".format, na_rep="")
         return f"<p>{self.summary.verdict}</p>{table}"
 
-    def report(self, path: str | Path) -> None:
-        """One HTML file with everything in it."""
-        from .report import render
-
-        text = render(self)
-        with write_whole(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-
     def write_ops(self, path: str | Path) -> None:
         """`ops` as Parquet."""
         table = self.ops()

@@ -78,8 +78,29 @@ class Page:
 
 
 def facts(caption: str, values: Mapping[str, Any]) -> Table:
-    """A table of names and values."""
-    return Table(caption, ("", ""), list(values.items()))
+    """A table of names and values; see `flat`."""
+    return Table(caption, ("", ""), list(flat(values).items()))
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name. Those of a mapping inside have its name and a dot before theirs, and a list is one text."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{inner}": one for inner, one in flat(value).items()}
+        else:
+            found[name] = _listed(value) if isinstance(value, (list, tuple)) else value
+    return found
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """'1, 2.5'; of mappings 'name 1, other 2.5, name 2'."""
+    texts = (
+        ", ".join(f"{name} {cell(one)}" for name, one in flat(value).items()) if isinstance(value, Mapping) else
+        _listed(value) if isinstance(value, (list, tuple)) else cell(value)
+        for value in values
+    )  # fmt: skip
+    return ", ".join(texts)
 
 
 def table_of(caption: str, data: pd.DataFrame, most_rows: int = MOST_ROWS) -> Table:

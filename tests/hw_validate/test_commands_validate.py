@@ -61,12 +61,19 @@ def test_calibrate_writes_a_machine_that_can_be_used(command, tmp_path):
         ("validate", "--ops", "ops.csv"),
         ("calibrate", "-o", "cpu.txt"),
         ("validate", "--programs", "0"),
+        ("calibrate", "--backend", "cuda", "--plan", "p.npz", "-o", "m.yaml"),
+        *(("validate", "--backend", "cuda", "--machine", "hgx-h200", "--plan", "p.npz", *more)
+          for more in (("--report", "r.html"), ("--ops", "o.parquet"), ("--repeat", "2"), ("--busy",))),
+        *((name, "--backend", "cuda", "--results", "r.npz", *more)
+          for name in ("calibrate", "validate") for more in (("--quick",), ("--seed", "1"))),
     ],
-)
-def test_bad_input_is_refused_before_anything_is_measured(command, words):
+)  # fmt: skip
+def test_bad_input_is_refused_before_anything_is_measured(command, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     code, out = command(*words, "--json")
     assert code == 2
     assert json.loads(out)["error"]["type"] == "InputError"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_refused_fit_is_a_failure_with_its_reason(command, monkeypatch):

@@ -10,7 +10,6 @@ from xstage.hw_validate import validate as module
 from xstage.hw_validate.compare import compare
 from xstage.hw_validate.measuring import MeasurementError
 from xstage.hw_validate.near_knee import excess_by_size
-from xstage.hw_validate.report import render
 from xstage.hw_validate.validate import calibrate, validate
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.calibrate import NoLawError
@@ -77,7 +76,6 @@ def test_the_answer_tells_what_is_more_than_the_law_by_distance_from_the_knee(fo
     for row in calm:
         assert abs(row["excess_pct"]) < 3
         assert abs(row["calibration_excess_pct"]) < 3
-    assert "Below the knee" in render(found)
 
 
 def test_a_knee_that_is_softer_than_the_law_shows_below_it(found):
@@ -110,25 +108,6 @@ def test_progress_is_told(hardware):
     validate(programs=2, progress=lambda doing, share: told.append((doing, share)))
     assert [doing for doing, _ in told] == ["calibrating", "simulating", "replaying", "comparing"]
     assert all(0 <= share <= 1 for _, share in told)
-
-
-def test_the_report_is_one_page_that_fetches_and_runs_nothing(found, tmp_path):
-    found.report(tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>")
-    assert page.count("<svg") == 3
-    assert "<script" not in page
-    for loaded in ("src=", "@import", "url(http", "<link"):
-        assert loaded not in page
-    assert "made up &lt;b&gt;&amp;&lt;/b&gt;" in page
-    assert "agrees" in page
-
-
-def test_a_report_that_fails_leaves_no_file(found, tmp_path, monkeypatch):
-    monkeypatch.setattr("pathlib.Path.write_text", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        found.report(tmp_path / "report.html")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_ops_of_all_programs_are_one_table(found, tmp_path):

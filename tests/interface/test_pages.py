@@ -126,7 +126,8 @@ def test_what_is_needed_has_its_curves_and_its_sentence() -> None:
 
 
 ROLE = {"lanes": 1, "busy_mean_us": 1.0, "stall_mean_us": 0.0, "wait_mean_us": {}}
-RUN = {"schema_version": 1, "scenario": "a", "machine": "b", "engine": "compiled", "makespan_us": 1.0, "spans": {}}
+RUN = {"schema_version": 1, "scenario": "a", "machine": "b", "engine": "compiled", "makespan_us": 1.0, "spans": {},
+       "roofs": []}  # fmt: skip
 
 
 @pytest.mark.parametrize("roles", [{"mma": {"lanes": 1}}, {"mma": None}, [1]])

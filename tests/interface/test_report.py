@@ -5,7 +5,9 @@ import re
 from html.parser import HTMLParser
 
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from xstage.hw_validate import validate
 from xstage.plots.html_page import MOST_ROWS, Page, Section, Table, cell, render, table_of
 from xstage.sim.errors import InputError
@@ -83,13 +85,24 @@ def test_every_answer_becomes_a_page_that_fetches_nothing(answer, tmp_path, name
     assert "How to get it again" in text and "xstage " + " ".join(ANSWERS[name])[:12] in text
 
 
+def test_a_tuned_policy_whose_settings_are_names_becomes_a_page(tmp_path):
+    workload = {"kind": "megamoe", "model": "deepseek-v3", "tokens": 512, "numbers": "w8a8", "policy": "unfused"}
+    scenario = {"name": "a", "question": "?", "machine": "hgx-h200", "workload": workload | {"ranks": "symmetric"}}
+    tuned = xs.tune(scenario, ["unfused"])
+    assert {run.parameters.get("gemm") for run in tuned.curve} == {None, "contiguous", "psum", "masked"}
+    (tmp_path / "tune.json").write_text(json.dumps({"schema_version": 1} | tuned.as_dict()))
+    assert xs.report(tmp_path / "tune.json", tmp_path / "page.html").figures == 1
+    assert "psum" in (tmp_path / "page.html").read_text()
+
+
 @pytest.mark.parametrize("name", ["run", "compare"])
-def test_an_answer_kept_from_before_there_were_roofs_is_a_page_too(answer, tmp_path, name):
+def test_an_answer_without_its_roofs_is_refused(answer, tmp_path, name):
     found = json.loads(answer(name).read_text())
     for row in found.get("policies", [found]):
         del row["roofs"]
-    (tmp_path / "old.json").write_text(json.dumps(found))
-    assert xs.report(tmp_path / "old.json", tmp_path / "page.html").tables
+    (tmp_path / "altered.json").write_text(json.dumps(found))
+    with pytest.raises(InputError, match="is no whole answer of --json: 'roofs' is missing"):
+        xs.report(tmp_path / "altered.json", tmp_path / "page.html")
 
 
 def test_a_page_says_the_numbers_of_its_answer(answer, tmp_path):
@@ -116,8 +129,8 @@ def test_a_validation_becomes_a_page_with_its_law_and_its_ops_another(tmp_path, 
     (tmp_path / "validate.json").write_text(capsys.readouterr().out)
     page = xs.report(tmp_path / "validate.json", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
-    assert page.figures == 1 and "made up &lt;b&gt;&amp;&lt;/b&gt;" in text and "(agrees)" in text
-    assert "<caption>by schedule</caption>" in text and "{&#39;" not in text  # a table, not a list as Python writes it
+    assert page.figures == 1 and "made up &lt;b&gt;&amp;&lt;/b&gt;" in text and "Verdict: agrees." in text
+    assert "<caption>median absolute errors</caption>" in text and "{&#39;" not in text  # no value as Python writes it
     assert xs.report(tmp_path / "ops.parquet", tmp_path / "ops.html").figures == 1
     assert "the median absolute error of an op is" in (tmp_path / "ops.html").read_text()
 
@@ -279,6 +292,11 @@ def test_what_is_not_there_or_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"has no points\.parquet"):
         xs.report(tmp_path, tmp_path / "page.html")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
+    says = {"question": "?", "study": "mine", "axes": ["a"], "model_digest": "0"}
+    altered = pa.table({"a": [1]}).replace_schema_metadata({"xstage": json.dumps(says)})
+    parquet.write_table(altered, tmp_path / "points.parquet")
+    with pytest.raises(InputError, match="does not say its axes and its metric"):
+        xs.report(tmp_path, tmp_path / "page.html")
     with pytest.raises(InputError, match="is no column of it"):
         xs.report(tmp_path / "other.parquet", tmp_path / "page.html")
 

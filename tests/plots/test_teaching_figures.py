@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from xstage.plots.beside_figures import beside_figure
+from xstage.plots.calibration_figures import isolated_figure, trains_figure
 from xstage.plots.difference_figures import changes_figure
 from xstage.plots.lane_figures import lanes_figure
 from xstage.plots.layer_figures import layer_figure
@@ -17,6 +18,7 @@ from xstage.plots.save import save
 from xstage.plots.shape_figures import attention_figure, best_policy_figure, calls_figure
 from xstage.plots.study_figures import study_figure
 from xstage.plots.style import house_style
+from xstage.sim.calibrate import BurstTimes, fit
 
 PAPER = {"geometric_mean": 1.18, "minimum": 0.94, "maximum": 1.62}
 PHASES = pd.DataFrame(
@@ -105,6 +107,20 @@ LAW = {
     "t0_ns": 1.0, "issue_gbs": 160.0, "drain_gbs": 40.0, "capacity_bytes": 13000.0, "knee_bytes": 17500.0, "producers": 1,
     "intervals": {"knee_bytes": [16000.0, 19000.0]},
 }  # fmt: skip
+ALONE = 1024.0 * np.array([*range(2, 18, 2), *range(24, 88, 8)])
+IN_TRAINS = 1024.0 * np.repeat([16.0, 32.0], 4)
+ISSUED_NS = np.concatenate(
+    [
+        np.maximum(8 + ALONE / 160, (ALONE - 13_000) / 40),
+        np.maximum(110.0, IN_TRAINS / 40 - np.tile([50, 200, 400, 800], 2)),
+    ]
+)
+BURSTS = BurstTimes(1, np.concatenate([ALONE, IN_TRAINS]), np.array([np.inf] * len(ALONE) + [50.0, 200, 400, 800] * 2),
+                    ISSUED_NS * np.linspace(0.98, 1.02, 5)[:, None])  # fmt: skip
+FITTED = fit(BURSTS, draws=20)
+CONTROL = pd.DataFrame(
+    {"burst_bytes": ALONE, "completed_ns": 60 + ISSUED_NS[: len(ALONE)], "control_ns": 8 + ALONE / 160}
+)
 
 FIGURES = {
     "phases": (lambda: phase_figure(PHASES), PHASES),
@@ -114,11 +130,13 @@ FIGURES = {
     "best": (lambda: best_policy_figure(BEST), BEST),
     "pairs": (lambda: pair_rates_figure(PAIRS), PAIRS),
     "measured": (lambda: measured_figure(MEASURED), MEASURED),
-    "beside": (lambda: beside_figure(BESIDE), BESIDE),
+    "beside": (lambda: beside_figure(BESIDE, within_pct=10), BESIDE),
     "sweep": (lambda: study_figure(SWEPT, SWEPT_AXES, "makespan_us", "", TOGETHER), SWEPT),
     "roles": (lambda: roles_figure(ROLES, 100.0), ROLES),
     "makespans": (lambda: makespans_figure(pd.DataFrame({"policy": ["a", "b"], "makespan_us": [2.0, 1.0]})), ROLES),
     "law": (lambda: law_figure(LAW), ROLES),
+    "isolated": (lambda: isolated_figure(BURSTS, FITTED, CONTROL), CONTROL),
+    "trains": (lambda: trains_figure(BURSTS, FITTED), CONTROL),
 }
 
 

@@ -87,6 +87,7 @@ def calibrate(
     if output is not None:
         check_output(output, "-o", (".yaml", ".yml"))
     if plan is not None:
+        _refuse_with_plan({"-o": output})
         _write_plan(plan, asked, as_json)
         return
     with step_progress() as progress:
@@ -134,13 +135,18 @@ def validate(
     files = {name: path for name, path in (("report", report), ("ops", ops)) if path is not None}
     _check(files, plan, machine)
     if plan is not None:
+        _refuse_with_plan({"--report": report, "--ops": ops, "--repeat": repeat if repeat != 1 else None,
+                           "--busy": busy or None})  # fmt: skip
         _write_plan(plan, asked, as_json, machine, programs)
         return
     with step_progress() as progress:
         found = validated(**asdict(asked), programs=programs, repeat=repeat, busy=busy, progress=progress)
-    writers = {"report": found.report, "ops": found.write_ops}
-    for name, path in files.items():
-        writers[name](path)
+    if report is not None:
+        from ..pages.report import report as write_page
+
+        write_page(found, report)
+    if ops is not None:
+        found.write_ops(ops)
     answer = found.as_dict() | {name: str(path) for name, path in files.items()}
     if as_json:
         print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}, seed))
@@ -162,6 +168,16 @@ def _check(files: dict[str, Path], plan: Path | None, machine: str | None) -> No
     if plan is None and machine is not None:
         raise InputError("is only for --plan: else Programs are drawn for the hardware as measured", field="--machine",
                          value=machine)  # fmt: skip
+
+
+def _refuse_with_plan(given: dict[str, Any]) -> None:
+    """Raises `InputError` for an option that says how to measure, or what to do with what was measured."""
+    from ..sim.errors import InputError
+
+    for name, value in given.items():
+        if value is not None:
+            raise InputError("has no effect on a plan, which measures nothing", field=name, value=str(value),
+                             allowed="without --plan")  # fmt: skip
 
 
 def _write_plan(

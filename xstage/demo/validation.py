@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..pages.report import report
 from ..sim.errors import XstageError
 from ..sim.files import write_whole
 from .section import Section
@@ -40,11 +41,11 @@ def validation(job: Job) -> Section:
             ),
         )
     job.progress.update(task, completed=1.0)
-    report, programs = job.folder / REPORT, job.folder / PROGRAMS
-    found.report(report)
+    page, programs = job.folder / REPORT, job.folder / PROGRAMS
+    report(found, page)
     with write_whole(programs) as temporary:
         found.programs().to_csv(temporary, index=False)
-    return Section(NAME, TITLE, SOURCE, rows=(), notes=_notes(found), files=(report, programs))
+    return Section(NAME, TITLE, SOURCE, rows=(), notes=_notes(found), files=(page, programs))
 
 
 def _notes(found: Validation) -> tuple[str, ...]:

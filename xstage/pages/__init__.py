@@ -1,1 +1,1 @@
-"""HTML pages of answers, traces and sweeps: `report`."""
+"""HTML pages of answers, validations, traces and sweeps: `report`."""

@@ -14,10 +14,13 @@ import pandas as pd
 
 from ..answers.comparison import comparison_tables
 from ..answers.run import roof_table
-from ..plots.html_page import Code, Page, Picture, Section, Table, facts, table_of
+from ..answers.tuning import drawn_setting
+from ..plots.html_page import Code, Page, Picture, Section, Table, facts, flat, table_of
+from ..sim.search import KNEE_PCT
 from .layers import layer_page
 from .paper import calls_page, leads_page, tiles_page
 from .stage import audit_page, needs_page
+from .validation import validation_page
 
 Answer = dict[str, Any]
 
@@ -74,16 +77,15 @@ def _stalled(roles: Mapping[str, Any]) -> str:
 
 
 def _nearest_roof(answer: Answer) -> str:
-    """Which part has least to spare; nothing in answers that were written before roofs were in them."""
-    nearest = max(answer.get("roofs", []), key=lambda roof: roof["use_pct"], default=None)
+    """Which part has least to spare; nothing where the machine tells no roof."""
+    nearest = max(answer["roofs"], key=lambda roof: roof["use_pct"], default=None)
     if nearest is None:
         return ""
-    where = f" ({nearest['where']})" if "where" in nearest else ""
-    return f" The nearest roof is {nearest['part']}{where}: {nearest['use_pct']:.0f} % of the makespan."
+    return f" The nearest roof is {nearest['part']} ({nearest['where']}): {nearest['use_pct']:.0f} % of the makespan."
 
 
 def _against_roofs(answer: Answer) -> list[Section]:
-    return [Section("Against the roofs", [Table(*roof_table(answer["roofs"]))])] if answer.get("roofs") else []
+    return [Section("Against the roofs", [Table(*roof_table(answer["roofs"]))])] if answer["roofs"] else []
 
 
 def _comparison_page(answer: Answer) -> Page:
@@ -141,13 +143,10 @@ def _tuning_page(answer: Answer) -> Page:
     from ..plots.schedule_figures import tune_figure
 
     best, own = answer["best"], answer["own"]
-    curve = pd.DataFrame([_flat(row) for row in answer["curve"]])
+    curve = pd.DataFrame([flat(row) for row in answer["curve"]])
     curve = curve.rename(columns=lambda name: str(name).removeprefix("parameters."))
     policy = answer["d_knee_policy"] or best["policy"]
-    tried: dict[str, Any] = next(
-        (row["parameters"] for row in answer["curve"] if row["policy"] == policy and row["parameters"]), {}
-    )
-    setting = min(tried, key=lambda name: isinstance(tried[name], bool), default=None)
+    setting = drawn_setting(row["parameters"] for row in answer["curve"] if row["policy"] == policy)
     figure = tune_figure(curve, policy, setting, answer["d_knee"], own["makespan_us"], _what(answer))
     lead = f"{best['policy']} takes {best['makespan_us']:.1f} µs"
     if best["saving_pct"] is not None:
@@ -157,7 +156,7 @@ def _tuning_page(answer: Answer) -> Page:
     knee = (
         []
         if answer["d_knee"] is None
-        else [f"D_knee of {policy} is {answer['d_knee']} rows: the smallest lead within 1 % of its best."]
+        else [f"D_knee of {policy} is {answer['d_knee']} rows: the smallest lead within {KNEE_PCT:g} % of its best."]
     )
     curve = curve.dropna(axis="columns", how="all").sort_values("makespan_us", kind="stable")
     sections = [
@@ -168,42 +167,6 @@ def _tuning_page(answer: Answer) -> Page:
         ),
     ]
     return Page(f"Tuning of {answer['scenario']} on {answer['machine']}", "xstage tune", lead + ".", sections)
-
-
-def _calibration_page(answer: Answer) -> Page:
-    from ..plots.run_figures import law_figure
-
-    found, replay = answer["calibration"], answer.get("replay")
-    between = found["intervals"]
-    numbers = pd.DataFrame(
-        [{"number": name, "value": found[name], "low": low, "high": high} for name, (low, high) in between.items()]
-    )
-    law = Picture(
-        law_figure(found), "The law that was fitted: issue time of an isolated burst, with the interval of the knee."
-    )
-    host = found.get("host", {})
-    lead = f"R is {found['drain_gbs']:.3g} GB/s, Q {found['capacity_bytes'] / 1024:.3g} KiB."
-    sections = []
-    if replay is not None:
-        lead += (
-            f" Programs that calibration never saw are predicted to {replay['median_abs_error_pct']:.1f} % in the median"
-            f" ({replay['verdict']})."
-        )
-        sections.append(Section("Programs that calibration never saw", _facts_and_tables(replay)))
-    if answer.get("again"):
-        again = pd.DataFrame([_flat(run) for run in answer["again"]])
-        sections.append(Section("Run again", [table_of("", again)]))
-    shown = ("intervals", "host", "warnings", *between)
-    rest = {name: value for name, value in found.items() if name not in shown}
-    notes = [f"Note: {text}." for text in found.get("warnings", ())]
-    sections += [
-        Section(
-            "Calibration", [*notes, law, table_of("with 95 % intervals", numbers), *_facts_and_tables(rest, "the fit")]
-        ),
-        Section("The computer", _facts_and_tables(host), folded=True),
-    ]
-    title = f"The stage of {host.get('processor', 'this hardware')}"
-    return Page(title, "xstage validate" if replay is not None else "xstage calibrate", lead, sections)
 
 
 def _published_page(answer: Answer) -> Page:
@@ -224,7 +187,7 @@ def _published_page(answer: Answer) -> Page:
     targets = [table_of("", pd.DataFrame(answer["targets"]))] if answer.get("targets") else []
     sections = [
         Section("Predicted and measured", [*pictures, table_of("by kind of kernel", pd.DataFrame(answer["summary"]))]),
-        Section("Targets" if targets else "In all", [*targets, facts("", _flat(others))]),
+        Section("Targets" if targets else "In all", [*targets, facts("", others)]),
         Section("Rows", [table_of("the largest errors first", rows.loc[order, columns], MOST_PUBLISHED)], folded=True),
     ]
     return Page("Predictions beside published measurements", "xstage published", lead + ".", sections)
@@ -247,7 +210,7 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Answer], Page]], ...] = (
     (("model", "policies", "baseline"), layer_page),
     (("scenario", "bars", "sentence"), _explanation_page),
     (("scenario", "best", "curve"), _tuning_page),
-    (("calibration",), _calibration_page),
+    (("calibration",), validation_page),
     (("rows", "summary", "coverage_pct"), _published_page),
     (("rows", "knee_rows", "model"), leads_page),
     (("calls", "paper", "all"), calls_page),
@@ -265,39 +228,11 @@ def _record_tables(rows: list[Any]) -> list[str | Table | Picture | Code]:
     """A table of records; lists of records in them are tables of their own, under the first value of their record."""
     inner = [(next(iter(row.values())), name, value) for row in rows for name, value in row.items() if _records(value)]
     kept = [{name: value for name, value in row.items() if not _records(value)} for row in rows]
-    tables = [table_of("", pd.DataFrame([_flat(row) for row in kept]))]
-    return [*tables, *(table_of(f"{of}: {name}", pd.DataFrame(list(map(_flat, value)))) for of, name, value in inner)]
-
-
-def _facts_and_tables(values: Mapping[str, Any], caption: str = "") -> list[str | Table | Picture | Code]:
-    """Values in one table, and each list of records in one of its own."""
-    lists = {name: value for name, value in values.items() if _records(value)}
-    alone = {name: value for name, value in values.items() if name not in lists and value not in ([], {})}
-    tables = [
-        table_of(name.replace("_", " "), pd.DataFrame([_flat(row) for row in rows])) for name, rows in lists.items()
-    ]
-    return [facts(caption, _flat(alone)), *tables]
+    tables = [table_of("", pd.DataFrame([flat(row) for row in kept]))]
+    return [*tables, *(table_of(f"{of}: {name}", pd.DataFrame(list(map(flat, value)))) for of, name, value in inner)]
 
 
 def _rest(answer: Answer, used: tuple[str, ...]) -> dict[str, Any]:
     """What is neither common to all answers nor shown elsewhere, with nested names joined by dots."""
     left = {name: value for name, value in answer.items() if name not in COMMON and name not in used}
-    return _flat(left)
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}.{inner}": found for inner, found in _flat(value).items()}
-        else:
-            flat[name] = _text(value)
-    return flat
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
-    if isinstance(value, list):
-        return ", ".join(str(_text(inner)) for inner in value)
-    return f"{value:.4g}" if isinstance(value, float) and value != value else value
+    return flat(left)

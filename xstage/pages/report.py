@@ -1,6 +1,7 @@
 """`xstage report`: what a command found, as one HTML page that needs nothing else.
 
     an answer of `--json`   run, compare, explain, needs, tune, audit, calibrate, validate, published, paper, and any other
+    a validation            what `xs.validate` returns, with the times that were measured, which an answer does not hold
     a trace .parquet        of a run, of `xstage import`, or the ops of `xstage validate --ops`
     a folder of a sweep     its table, drawn over its axes
 
@@ -20,9 +21,10 @@ from ..answers.saved import read_answer
 from ..plots.html_page import Code, Page, Picture, Section, Table, facts, render
 from ..sim.errors import InputError, XstageError
 from ..sim.files import check_output, write_whole
-from ..terminal.output import counted
+from ..terminal.output import counted, with_common_fields
 
 if TYPE_CHECKING:
+    from ..hw_validate.validation import Validation
     from ..scenarios.loader import Resolved
 
 OF_SCENARIOS = ("run", "compare", "explain", "tune")
@@ -55,13 +57,16 @@ class Report:
         return f'<a href="{escape(self.file.as_posix())}">{escape(self.title)}</a> ({held})'
 
 
-def report(path: str | Path, output: str | Path) -> Report:
-    """Write the page of `path` to `output` (.html), whole or not at all. The same input gives the same bytes.
+def report(path: str | Path | Validation, output: str | Path) -> Report:
+    """Write the page of `path`, or of a validation, to `output` (.html), whole or not at all. The same input gives the same
+    bytes.
 
-    Raises `InputError` for what is not there or none of the kinds above, and for an output without the suffix .html.
+    `path` is a file with an answer of `--json`, a .parquet trace, or the folder of a sweep. Raises `InputError` for what is
+    not there or is none of these, and for an output without the suffix .html.
     """
     check_output(output, "output", SUFFIXES)
-    return _written(page_of(Path(path)), Path(output))
+    page = page_of(Path(path)) if isinstance(path, (str, Path)) else _page_of_validation(path)
+    return _written(page, Path(output))
 
 
 def report_answer(answer: dict[str, Any], output: str | Path) -> Report:
@@ -104,6 +109,13 @@ def page_of(source: Path) -> Page:
     return _with_end(page, source, answer)
 
 
+def _page_of_validation(found: Validation) -> Page:
+    from .validation import validation_page
+
+    answer = with_common_fields(found.as_dict(), {"wall_s": found.wall_s}, found.seed)
+    return _with_end(validation_page(answer, found), None, answer)
+
+
 def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None) -> Page:
     """The page with parameters, provenance and how to get it again behind it. `source` is the file that it was made from."""
     from .. import __version__
@@ -118,7 +130,7 @@ def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None) ->
         "time it took, s": known.get("timing", {}).get("wall_s"),
     }
     if source is None:
-        steps = [line or ""]
+        steps = [line or "# called from Python: there was no command"]
     else:
         made = "" if source.is_dir() else f" > {shlex.quote(source.name)}"
         unknown = f"# xstage sweep STUDY -o {shlex.quote(source.name)}" if source.is_dir() else "# xstage ... --json"

@@ -10,9 +10,8 @@ import pandas as pd
 from ..plots.html_page import Page, Picture, Section, facts, table_of
 from ..plots.study_figures import MOST_AXES, MOST_PANELS, axis_label, label, study_figure, valued
 from ..sweeps.table import FILE, read_table
+from ..table_rows import plain
 
-USUAL = "makespan_us"
-"""What is drawn of a table that was written before studies named it."""
 MOST_COLUMNS = 14
 
 
@@ -23,8 +22,8 @@ def sweep_page(folder: Path) -> tuple[Page, dict[str, Any]]:
     groups = _free_axes(points, about["axes"])
     axes = [group[0] for group in groups]
     good = points[points["error"].isna()] if "error" in points else points
-    metric = str(about.get("metric", USUAL))
-    metrics = [name for name in dict.fromkeys((metric, USUAL, "stall_total_us"))
+    metric = str(about["metric"])
+    metrics = [name for name in dict.fromkeys((metric, "makespan_us", "stall_total_us"))
                if name in good and good[name].nunique() > 1]  # fmt: skip
     failed = points[points["error"].notna()] if "error" in points else points.iloc[:0]
     shown = _columns(points, axes)
@@ -58,7 +57,7 @@ def smallest(good: pd.DataFrame, metric: str, axes: list[str]) -> str:
     if len(at_least) != 1:
         return ""
     best = at_least.iloc[0]
-    at = ", ".join(f"{axis_label([name]).partition(',')[0]} {valued(name, _plain(best[name]))}" for name in axes)
+    at = ", ".join(f"{axis_label([name]).partition(',')[0]} {valued(name, plain(best[name]))}" for name in axes)
     name, least = label(metric).rpartition(", ")[0] or label(metric), float(f"{best[metric]:.4g}")
     return f" The smallest {name}, {valued(metric, least)}, is at {at}."
 
@@ -104,7 +103,3 @@ def _free_axes(points: pd.DataFrame, names: list[str]) -> list[list[str]]:
 def _move_together(one: pd.Series, other: pd.Series) -> bool:
     pairs = set(zip(one.map(str), other.map(str), strict=True))
     return len(pairs) == one.map(str).nunique() == other.map(str).nunique()
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
