@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from xstage.sweeps.journal import FILE
-from xstage.sweeps.run import Sweep, processors, sweep
+from xstage.sweeps.parent import processors
+from xstage.sweeps.run import Sweep, sweep
 
 
 def small(points: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ CACHE_ADVICE = "name a folder for it in NUMBA_CACHE_DIR"
 def compile_engine() -> None:
     """Compile here, once and saying so, rather than in every worker at the same time."""
     if not engine_is_compiled():
-        announce_compilation()
+        _announce()
         warm_up()
 
 
@@ -38,17 +38,14 @@ def engine_is_compiled() -> bool:
     return any(index.stat().st_mtime >= changed for index in kept)
 
 
-def announce_compilation() -> None:
-    """Say on standard error that the next run compiles the engine first, if so."""
-    if engine_is_compiled():
-        return
-    how_often = "once for this installation" if cache_folders() else f"as each process must ({CACHE_ADVICE})"
-    print(f"Compiling the engine, {how_often}: 20 s to a minute", file=sys.stderr)
-
-
 def cache_folders() -> list[Path]:
     """Where numba keeps the compiled engine."""
     from . import engine_compiled
 
     folders = (f.stats.cache_path for f in vars(engine_compiled).values() if hasattr(f, "stats"))
     return sorted({Path(folder) for folder in folders if folder})
+
+
+def _announce() -> None:
+    how_often = "once for this installation" if cache_folders() else f"as each process must ({CACHE_ADVICE})"
+    print(f"Compiling the engine, {how_often}: 20 s to a minute", file=sys.stderr)

@@ -1,16 +1,16 @@
 """What a run did, against the most that its hardware could do: one roof for each part of it.
 
-    Tensor Cores   FLOPs that the shape needs, whatever a kernel pads, by the peak of their data type
-    HBM            bytes that the model charges HBM with, by its rate
-    L2 to SMs      operands of all tiles, by what L2 gives or what all SMs take in, whichever is less
-    egress         bytes that left a GPU, by the time that its port was busy with them
-    ingress        the same of what came in
-    link           the same of a link, a NIC or the core of a switch, where there are some between GPUs
+    Tensor Cores     FLOPs that the shape needs, whatever a kernel pads, by the peak of their data type
+    HBM              bytes that the model charges HBM with, by its rate
+    L2 cache to SMs  operands of all tiles, by what the cache gives or what all SMs take in, whichever is less
+    egress           bytes that left a GPU, by the time that its port was busy with them
+    ingress          the same of what came in
+    link             the same of a link, a NIC or the core of a switch, where there are some between GPUs
 
 Each roof is that of one rank or port, the one that needs most of the time, and names it: a mean would hide it. A schedule
 says in its Program's `meta` what it knows of the first three: `flops` and `memory_bytes`, a value for each simulated rank,
 and `math`. The roof that takes most of the makespan is where to look first. Another order of tiles can change what is read
-from HBM and from L2, but not the FLOPs.
+from HBM and from the L2 cache, but not the FLOPs.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _of_ranks(trace: Trace, machine: Machine) -> list[Roof]:
             charged = [rank["hbm_weights"] + rank["hbm_combine"] for rank in memory]
             add("HBM", "B", charged, compute.hbm_rate.value * BYTES_PER_US_AT_1_KBS)
         if (feed := _feed_kbs(machine)) is not None:
-            add("L2 to SMs", "B", [rank["l2_to_sm"] for rank in memory], feed * BYTES_PER_US_AT_1_KBS)
+            add("L2 cache to SMs", "B", [rank["l2_to_sm"] for rank in memory], feed * BYTES_PER_US_AT_1_KBS)
     return found
 
 
@@ -113,7 +113,7 @@ def _makespan_us(trace: Trace) -> float:
 
 
 def _feed_kbs(machine: Machine) -> float | None:
-    """The most that all SMs take in from L2; None if the machine does not tell."""
+    """The most that all SMs take in from the L2 cache; None if the machine does not tell."""
     compute = machine.compute
     rates = [] if compute.sm_feed is None else [float(compute.sm_feed.value) * machine.sms]
     rates += [] if compute.l2_throughput is None else [float(compute.l2_throughput.value)]

@@ -15,8 +15,9 @@ from ..sim.compilation import compile_engine
 from ..sim.errors import InputError
 from ..sim.units import format_size
 from .journal import FILE, Journal
+from .parent import processors
 from .pool import ProcessPool
-from .run import prepare, processors, uses_compiled
+from .run import prepare, uses_compiled
 from .task import Record, Task, peak_bytes
 
 SAMPLE = 8

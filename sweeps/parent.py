@@ -14,6 +14,11 @@ from typing import Any
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def start_worker(module: str, *words: str) -> tuple[subprocess.Popen[bytes], Connection]:
     """Run `python -m MODULE PARENT_PID ANSWERS_FD WORDS...`. Gives the process, and a pipe where answers arrive."""
     read, write = os.pipe()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from .batch import Workers
 from .cluster import Cluster
 from .digest import model_digest, point_key, text_key
 from .journal import Journal
+from .parent import processors
 from .pool import ProcessPool
 from .table import FILE, check_columns, check_owner, read_table, remove_leftovers, write_table
 from .task import Record, Task
@@ -173,11 +173,6 @@ def sweep(
         finally:
             running.write()
     return running.result(time.perf_counter() - started)
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Running:

@@ -7,7 +7,7 @@ because they differ from sweep to sweep, `timing.*` in seconds and `timing.run`,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 FILE = "points.parquet"
 UNNAMED = "unnamed"
 """The name of a study that was given as a mapping without one."""
+
+ABOUT = ("question", "study", "axes", "metric", "model_digest")
+"""What a table says of its sweep."""
 
 FRONT, ERRORS, TIMING = range(3)  # the parts of a row
 
@@ -59,7 +62,7 @@ def write_table(study: LoadedStudy, keys: list[str], journal: Journal, folder: P
 
 def read_table(folder: Path) -> pd.DataFrame:
     """The points in the folder of a sweep. `attrs` has what the sweep says about itself: question, study, axes, metric and
-    model_digest, as far as the version that wrote it knew them.
+    model_digest.
 
     Raises `InputError` if there is no such table.
     """
@@ -68,12 +71,13 @@ def read_table(folder: Path) -> pd.DataFrame:
     file = folder / FILE
     try:
         table = parquet.read_table(file)
-        about = json.loads((table.schema.metadata or {})[b"xstage"])
+        said = json.loads((table.schema.metadata or {})[b"xstage"])
+        about: dict[Hashable | None, Any] = {name: said[name] for name in ABOUT}
     except FileNotFoundError:
         reason = f"has no {FILE}: it is no folder of a sweep, or of one that was stopped at once"
         raise InputError(reason, file=str(folder), allowed="a folder that `xstage sweep -o DIR` wrote") from None
-    except KeyError:
-        raise InputError("is no table of a sweep: it does not say its axes", file=str(file)) from None
+    except (KeyError, TypeError):
+        raise InputError("is no table of a sweep: it does not say its axes and its metric", file=str(file)) from None
     except (ArrowException, OSError, ValueError) as error:
         raise InputError(f"is no table of a sweep: {error}", file=str(file)) from None
     points: pd.DataFrame = table.to_pandas()

@@ -22,7 +22,6 @@ class Steps(NamedTuple):
 
     time_ns: Ints
     value: NDArray[np.float64]
-    step_ns: int  # 0: every change is there
 
 
 def stage_steps(trace: Trace, gpu: int) -> Steps:
@@ -31,12 +30,12 @@ def stage_steps(trace: Trace, gpu: int) -> Steps:
     time = time_ps // PS_PER_NS
     last = np.append(time[1:] != time[:-1], True)[: len(time)]
     if last.sum() <= MOST_STEPS:
-        return Steps(time[last], held[last].astype(np.float64), 0)
+        return Steps(time[last], held[last].astype(np.float64))
     width = -(-int(time[-1] + 1) // MOST_STEPS)
     part, first = np.unique(time // width, return_index=True)
     peak = np.maximum.reduceat(held, first)
     before = np.append(0, held)[first]  # what was still held when the part began
-    return Steps(part * width, np.maximum(peak, before).astype(np.float64), width)
+    return Steps(part * width, np.maximum(peak, before).astype(np.float64))
 
 
 def egress_steps(trace: Trace, gpu: int) -> Steps:
@@ -51,10 +50,10 @@ def egress_steps(trace: Trace, gpu: int) -> Steps:
     _, first = np.unique(granules["parcel"], return_index=True)
     granules = granules[first]
     if not len(granules):
-        return Steps(np.zeros(0, dtype=np.int64), np.zeros(0), 0)
+        return Steps(np.zeros(0, dtype=np.int64), np.zeros(0))
     width = max(1, -(-trace.makespan_ps // (EGRESS_PARTS * PS_PER_NS)))
     part = granules["drained_ps"] // (width * PS_PER_NS)
     sent = np.bincount(part, weights=granules["bytes"])
     value = np.append(sent / width, 0.0)
     changed = np.append(True, value[1:] != value[:-1])
-    return Steps(np.arange(len(value))[changed] * width, value[changed], width)
+    return Steps(np.arange(len(value))[changed] * width, value[changed])

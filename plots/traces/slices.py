@@ -24,6 +24,9 @@ NEEDED = ("gpu", "sm", "lane", "role", "task", "phase", "expert", "m_block", "n_
           "start_us", "end_us", "stall_us", "wait_us", "cause")  # fmt: skip
 """Columns of an op table, as `Trace.ops` makes it. A column `name` may say what an op is called."""
 
+ROUNDING_PS = PS_PER_NS
+"""How much longer waits and stalls may be than the op that they are part of: times are floating-point microseconds."""
+
 WAITING_KINDS = ("wait", "acquire", "task")
 """Kinds of ops that do nothing but wait."""
 
@@ -53,7 +56,8 @@ class Slices:
 
 def slices(ops: pd.DataFrame) -> Slices:
     """Sort an op table and check it. Raises `InputError` for missing columns, several repeats, times that are no numbers, an
-    op that starts before time 0 or ends before it starts, or a lane that does two ops at once.
+    op that starts before time 0, ends before it starts, or waits and stalls for longer than it lasts, or a lane that does
+    two ops at once.
     """
     check_columns(ops)
     if "repeat" in ops and ops["repeat"].nunique() > 1:
@@ -67,8 +71,11 @@ def slices(ops: pd.DataFrame) -> Slices:
     _refuse(end < start, table, "ends before it starts")
     again = np.concatenate([[False], (lane[1:] == lane[:-1]) & (start[1:] < end[:-1])])[: len(lane)]
     _refuse(again, table, "starts before the lane's op before it ends")
-    wait = np.clip(_ps(table, "wait_us", missing=0), 0, end - start)
-    stall = np.clip(_ps(table, "stall_us", missing=0), 0, end - start - wait)
+    took, wait, stall = end - start, _ps(table, "wait_us", missing=0), _ps(table, "stall_us", missing=0)
+    _refuse(wait < -ROUNDING_PS, table, "waits for less than no time")
+    _refuse(wait + np.maximum(stall, 0) > took + ROUNDING_PS, table, "waits and stalls for longer than it lasts")
+    wait = np.clip(wait, 0, took)
+    stall = np.clip(stall, 0, took - wait)  # a measured one, time less issue time, may lie a little below 0
     return Slices(
         row=row,
         lane=lane,

@@ -97,6 +97,11 @@ def fit_rows() -> FitRows:
     return FitRows(tuple(read_lines(files(__package__).joinpath("fit.csv"))[1]))
 
 
+def fit_parameters() -> tuple[Row, ...]:
+    """The free numbers of machines: parameter, low, high and reason by machine."""
+    return _table("fit_parameters.csv")
+
+
 @cache
 def _table(name: str) -> tuple[Row, ...]:
     return tuple(line.cells for line in read_lines(files(__package__).joinpath(name))[1])

@@ -183,6 +183,11 @@ def test_doctor_finds_all_that_xstage_needs(answer, command):
     assert "GPU" in command("doctor")[1]
 
 
+def test_doctor_says_how_to_install_what_a_gpu_needs(command, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'cupy-cuda13x[ctk]' or 'cupy-cuda12x[ctk]'" in command("doctor")[1]
+
+
 @pytest.mark.parametrize(
     "words, said",
     [

@@ -62,7 +62,7 @@ def test_the_scenarios_own_policy_comes_first_and_runs_as_it_is_written():
     assert done.baseline == "interleaved"
     assert done.runs[0].parameters == {"lead_rows": 640}
     assert done.runs[0].found["makespan_us"] == makespan_under(MEGAMOE, "interleaved", lead_rows=640)
-    choices = load(MEGAMOE).scenario.workload.policies(load(MEGAMOE).machine)
+    choices = load(MEGAMOE).policies()
     assert list(done.frame["policy"]) == ["interleaved", *(name for name in choices if name != "interleaved")]
 
 
@@ -259,7 +259,7 @@ def test_a_limit_whose_removal_makes_it_slower_is_drawn_otherwise_and_said_to_be
 
 
 def test_tune_is_within_a_percent_of_an_exhaustive_sweep(tuned):
-    choices = load(MEGAMOE).scenario.workload.policies(load(MEGAMOE).machine)
+    choices = load(MEGAMOE).policies()
     for policy in ("expert_wave", "interleaved"):
         [setting] = choices[policy].settings
         values = range(setting.low, setting.high + 1, setting.step)

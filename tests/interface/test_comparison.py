@@ -37,11 +37,6 @@ def test_stall_is_told_of_all_lanes_and_of_one(done):
     assert (told["stall"], told["per lane"]) == (f"{row['stall_total_us']:.3f}", f"{row['stall_mean_us']:.3f}")
 
 
-def test_answers_that_were_kept_before_they_had_the_stall_of_a_lane_are_a_table_too(done):
-    rows = [{name: value for name, value in row.items() if name != "stall_mean_us"} for row in done.rows()]
-    assert comparison_tables(rows)[0][2][0][4] == ""
-
-
 def test_the_time_of_a_task_is_said_to_hold_its_waits(done):
     titles = [getattr(part, "title", "") for part in comparison_parts(done)]
     assert "from a task's first op to its last, waits included, us: median / 95 %" in titles

@@ -9,13 +9,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from matplotlib.image import imread
+from matplotlib.text import Text
 from pyarrow import parquet
 from xstage.sim.errors import InputError
 
 import xstage as xs
 from xstage.cli import main
 from xstage.gallery.drawings import DRAWINGS
+from xstage.gallery.figures import chosen
 from xstage.gallery.reach_tables import published_table, topology_table
+from xstage.gallery.schedule_tables import knee_rows, lead_table
 from xstage.gallery.shape_tables import calls_table
 
 QUICK = ["knee"]
@@ -25,7 +28,7 @@ STORED = Path(__file__).parents[2] / "docs" / "figures"
 def write_points(points, folder):
     """A table as a sweep writes it."""
     table = pa.Table.from_pandas(points)
-    about = json.dumps({"axes": [], "study": "mine"})
+    about = json.dumps({"question": "?", "study": "mine", "axes": [], "metric": "makespan_us", "model_digest": "0"})
     parquet.write_table(table.replace_schema_metadata({"xstage": about}), folder / "points.parquet")
 
 
@@ -104,6 +107,13 @@ def test_calls_of_a_sweep_folder_have_the_speedup_of_the_two_orders(tmp_path):
     write_points(points, tmp_path)
     [call] = calls_table(tmp_path).to_dict("records")
     assert (call["routing"], call["speedup"], call["stall_wave_us_per_sm"]) == ("skewed", pytest.approx(1.2), 2.0)
+    [calls] = chosen(["calls"])
+    said = [text.get_text() for text in calls.draw(calls_table(tmp_path)).findobj(Text)]
+    assert "megamoe, on 8 GPUs of hgx-b200" in said, "which types of numbers, the legend says"
+
+
+def test_the_knee_of_the_lead_figure_is_that_of_all_leads():
+    assert knee_rows(lead_table()) == 1152
 
 
 def test_pairs_of_a_switch_share_the_egress_evenly_and_islands_are_slower_outside():

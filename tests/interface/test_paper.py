@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -16,8 +17,8 @@ from xstage.sim.errors import InputError
 import xstage as xs
 from xstage.cli import main
 from xstage.paper import l2_tiles as tiles
-from xstage.paper.calls import Speedups, by_call, hbm_of_slowest, losing_case, paper_machine
-from xstage.paper.output import lead_parts, speedup_parts, tile_parts
+from xstage.paper.calls import Speedups, by_call, losing_case, most_slowed, paper_machine, speedup_parts
+from xstage.paper.leads import lead_parts
 
 
 def test_the_paper_predicts_a_stall_as_span_less_main_loop() -> None:
@@ -69,7 +70,7 @@ def test_tiles_of_a_small_call_are_told() -> None:
     done = xs.paper_tiles(["dit-moe"], tokens=256, seeds=1, workers=1)
     assert done.rows[0]["span_wave_us"] > 1
     assert "dit-moe" in json.dumps(done.as_dict())
-    assert any("Stall of the other models" in part for part in tile_parts(done) if isinstance(part, str))
+    assert any("Stall of the other models" in part for part in tiles.tile_parts(done) if isinstance(part, str))
     assert len(done.frame) == 1 and "dit-moe" in done._repr_html_()
     assert len(done.plot().axes[0].patches) == 6  # two spans and a stall, simulated and measured
 
@@ -103,7 +104,7 @@ def test_speedups_by_call() -> None:
 
 
 def test_statistics_of_speedups_are_told_beside_the_paper() -> None:
-    done = Speedups(by_call(made_up_points()), {})
+    done = Speedups(by_call(made_up_points()), {}, losing_case=losing_case())
     assert done.statistics()["geometric_mean"] == pytest.approx((1.1 * 1.8) ** 0.5)
     assert done.statistics("skewed")["minimum"] == 1.8
     assert done.as_dict()["paper"]["maximum"] == 1.62
@@ -111,6 +112,16 @@ def test_statistics_of_speedups_are_told_beside_the_paper() -> None:
     assert "Skewed calls gain more" in text and "No call loses here" in text
     assert "No call loses here" in done._repr_html_() and len(done.frame) == 2
     assert [list(line.get_ydata()) for line in done.plot().axes[0].lines[1:]] == [[1.1], [1.8]]
+
+
+def test_what_is_told_of_a_losing_call_is_simulated_once_and_in_the_answer(tmp_path: Path, monkeypatch: Any) -> None:
+    """Where no call loses, paper_speedups runs one of the catalogue that does."""
+    swept = SimpleNamespace(frame=made_up_points, failed=0)
+    monkeypatch.setattr("xstage.sweeps.run.sweep", lambda *given, **others: swept)
+    done = xs.paper_speedups(tmp_path)
+    monkeypatch.setattr("xstage.sim.execute.simulate", lambda *given, **others: pytest.fail("simulates again"))
+    assert "No call loses here" in done._repr_html_()
+    assert done.as_dict()["losing_case"] == done.losing_case and done.as_dict()["most_slowed"] is None
 
 
 def test_crossing_experts_can_make_interleaving_slower() -> None:
@@ -126,9 +137,11 @@ def test_with_the_papers_tiles_a_call_with_large_experts_loses_to_hbm() -> None:
         | {"makespan_us": time, "stall_total_us": 1.0, "roles.mma.lanes": 74}
         for policy, time in (("expert_wave", 97.0), ("interleaved", 100.0))
     ]
-    done = Speedups(by_call(pd.DataFrame(rows)), {}, "paper")
-    slowest, wave_us, interleaved_us = hbm_of_slowest(done)
-    assert slowest["model"] == "dsv4-pro" and interleaved_us > 1.3 * wave_us > 0
+    slowed = most_slowed(by_call(pd.DataFrame(rows)), "paper")
+    assert slowed is not None and slowed["model"] == "dsv4-pro"
+    assert slowed["hbm_interleaved_us"] > 1.3 * slowed["hbm_wave_us"] > 0
+    done = Speedups(by_call(pd.DataFrame(rows)), {}, "paper", slowed)
+    assert "most_slowed" in json.loads(json.dumps(done.as_dict()))
     assert "1 calls lose" in done._repr_html_()
 
 

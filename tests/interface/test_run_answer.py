@@ -104,9 +104,9 @@ def test_an_answer_without_a_warning_has_none():
     assert "warnings" not in found.as_dict()
 
 
-def test_roofs_that_were_kept_before_they_named_a_rank_are_a_table_too():
-    old = [{name: value for name, value in roof.items() if name != "where"} for roof in xs.run(BURST).metrics["roofs"]]
-    assert all(row[1] == "" for row in roof_table(old)[2])
+def test_the_roof_of_what_sms_take_in_is_that_of_the_cache_not_of_the_second_gemm():
+    found = xs.run("megamoe-flash-wave", overrides={"workload.tokens": 512}).metrics["roofs"]
+    assert "L2 cache to SMs" in [row[0] for row in roof_table(found)[2]]
 
 
 def test_what_a_workload_leaves_to_its_model_is_explained_with_its_source(capsys):

@@ -122,6 +122,11 @@ def test_the_estimate_is_a_table_for_a_person(capsys):
     assert "makespan" not in out
 
 
+def test_an_estimate_explains_nothing(answer):
+    code, found = answer("run", "isolated-burst", "--estimate", "--explain")
+    assert code == 2 and "--explain: does not go with --estimate" in found["error"]["message"]
+
+
 def test_a_long_run_says_how_far_it_is_and_how_long_it_will_take_yet(capsys):
     times = iter([100.0, 101.0, 104.0, 105.0, 140.0])
     tell = share_lines("Simulating mine", lambda: next(times))

@@ -112,6 +112,11 @@ def test_the_estimate_needs_no_folder(answer, study, capsys):
     "options, said",
     [
         ((), "-o DIR"),
+        (("--estimate", "--dask", "tcp://nowhere:1"), "--dask: does not go with --estimate"),
+        (("--estimate", "--timeout", "1"), "--timeout: does not go with --estimate"),
+        (("--estimate", "--max-memory", "1 GiB"), "--max-memory: does not go with --estimate"),
+        (("--estimate", "--plot", "x.png"), "--plot: does not go with --estimate"),
+        (("--estimate", "--metric", "makespan_us"), "--metric: does not go with --estimate"),
         (("-o", ""), "output = '': is no folder"),
         (("-o", "out", "--workers", "0"), "workers = 0"),
         (("-o", "out", "--max-memory", "much"), "max_memory = 'much': is not a size"),

@@ -261,7 +261,7 @@ def comparison_tables(ran: Rows) -> list[Lines]:
 
 
 def _times(ran: Rows) -> Lines:
-    tiles = [row.get("tile") or "" for row in ran]  # answers that were kept may be older than they are
+    tiles = [row["tile"] or "" for row in ran]
     columns = ["policy", "makespan", "speedup", "stall", "per lane", "computing", "egress", "tile", "settings"]
     lines = [
         [
@@ -269,7 +269,7 @@ def _times(ran: Rows) -> Lines:
             f"{row['makespan_us']:.3f}",
             "" if row["speedup"] is None else f"{row['speedup']:.3f}",
             f"{row['stall_total_us']:.3f}",
-            f"{row['stall_mean_us']:.3f}" if "stall_mean_us" in row else "",  # answers that were kept may be older
+            f"{row['stall_mean_us']:.3f}",
             "" if row["tensor_core_use_pct"] is None else f"{row['tensor_core_use_pct']:.1f} %",
             f"{row['egress_use_pct']:.1f} %",
             tile,
@@ -285,11 +285,10 @@ def _times(ran: Rows) -> Lines:
 
 def _roofs(ran: Rows) -> Lines:
     """How much of the makespan the busiest rank or port of each kind needs for what it did."""
-    roofs = [row.get("roofs") or () for row in ran]  # answers that were kept may be older than they are
-    parts = dict.fromkeys(roof["part"] for those in roofs for roof in those)
+    parts = dict.fromkeys(roof["part"] for row in ran for roof in row["roofs"])
     lines = []
-    for row, those in zip(ran, roofs, strict=True):
-        use = {roof["part"]: f"{roof['use_pct']:.1f} %" for roof in those}
+    for row in ran:
+        use = {roof["part"]: f"{roof['use_pct']:.1f} %" for roof in row["roofs"]}
         lines.append([row["policy"], *(use.get(part, "") for part in parts)])
     title = "what the busiest rank or port did (FLOPs: had to), of the most it could do"
     return title, ["policy", *parts], lines if parts else []
@@ -313,7 +312,7 @@ def _waits(ran: Rows) -> Lines:
 
 
 def _traffic(ran: Rows) -> Lines:
-    columns = ["policy", "HBM", "of it weights", "read again", "L2 to SMs", "hits", "as run"]
+    columns = ["policy", "HBM", "weights", "read again", "L2 cache to SMs", "hits", "as run"]
     lines = [
         [
             row["policy"],
@@ -324,7 +323,7 @@ def _traffic(ran: Rows) -> Lines:
         for row in ran
         if (memory := row["memory"])
     ]
-    title = "memory traffic of a rank, GB; hits: tiles that find their weights in the L2"
+    title = "memory traffic of a rank, GB; hits: tiles whose weights are in the L2 cache"
     return title, columns, lines
 
 

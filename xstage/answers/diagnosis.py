@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..sim.compilation import CACHE_ADVICE, cache_folders, engine_is_compiled
+from ..sweeps.parent import processors
 
 PACKAGES = ("numpy", "simpy", "numba", "scipy", "pandas", "pyarrow", "matplotlib", "networkx", "pydantic", "typer")
 
@@ -62,8 +63,7 @@ def _versions() -> Iterator[Check]:
 
 def _processors() -> Iterator[Check]:
     yield Check("CPU", _cpu_name())
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Check("processors", f"{allowed} that this process may use, of {os.cpu_count()}")
+    yield Check("processors", f"{processors()} that this process may use, of {os.cpu_count()}")
 
 
 def _compiled_engine() -> Iterator[Check]:
@@ -85,7 +85,9 @@ def _compiled_engine() -> Iterator[Check]:
 
 def _gpu() -> Iterator[Check]:
     if importlib.util.find_spec("cupy") is None:
-        yield Check("GPU", "not looked for: CuPy is not installed (pip install 'xstage[cuda12]' or 'xstage[cuda13]')")
+        yield Check(
+            "GPU", "not looked for: CuPy is not installed (pip install 'cupy-cuda13x[ctk]' or 'cupy-cuda12x[ctk]')"
+        )
         return
     try:
         import cupy

@@ -194,7 +194,7 @@ def explain(
     overrides: Mapping[str, Any] | None = None,
     progress: Progress = silent,
 ) -> Explanation:
-    """Split the makespan of a scenario into what each limit costs and what is left, see the module's description.
+    """Split the makespan of a scenario into what each limit costs and what is left.
 
     `policy` replaces the scenario's own. `order` names limits in the order of their removal (default: as in
     `limits.LIMITS`); those that the workload does not have are left out. Raises `InputError` for an unknown policy or limit.

@@ -141,8 +141,8 @@ LIMITS = (
     Limit("hbm", "bandwidth of HBM", "an HBM without limit", machine=_unlimited("hbm_rate")),
     Limit(
         "l2_feed",
-        "what SMs take in from L2",
-        "an L2 that feeds every SM as fast as it multiplies",
+        "what SMs take in from the L2 cache",
+        "an L2 cache that feeds every SM as fast as it multiplies",
         machine=_unlimited("l2_throughput", "sm_feed", "sm_port", "l2_rate"),
     ),
     Limit("imbalance", "routing imbalance", "balanced routing", scenario=_with(lambda w: w.without_imbalance())),
@@ -156,7 +156,7 @@ def named(limit: Limit, resolved: Resolved) -> Limit:
     kind = resolved.machine.interconnect.kind.value
     if limit.name == LINKS and kind in LINKS_OF:
         return replace(limit, text=f"finite rate of {LINKS_OF[kind]}", removed=f"{LINKS_OF[kind]} without limit")
-    symmetric = getattr(resolved.scenario.workload, "ranks", "all") == "symmetric"
+    symmetric = resolved.scenario.workload.is_mirrored
     return replace(limit, text=FOLDED) if limit.name == "drain_rate" and symmetric and kind != "switch" else limit
 
 

@@ -133,8 +133,9 @@ def roof_table(roofs: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[str], 
         amount = f"{roof['amount'] / 1e12:.3g} TFLOP" if is_work else f"{roof['amount'] / 1e9:.3g} GB"
         rate, suffix = ("tflops", "TFLOPS") if is_work else ("gbs", "GB/s")
         rates = [f"{roof[f'{what}_{rate}']:.1f} {suffix}" for what in ("achieved", "most")]
-        where = roof.get("where", "")  # answers that were kept may be older
-        rows.append([roof["part"], where, amount, *rates, f"{roof['least_us']:.3f}", f"{roof['use_pct']:.1f} %"])
+        rows.append(
+            [roof["part"], roof["where"], amount, *rates, f"{roof['least_us']:.3f}", f"{roof['use_pct']:.1f} %"]
+        )
     return title, columns, rows
 
 
@@ -178,7 +179,7 @@ def _stored(metrics: dict[str, Any]) -> str:
 
 def _one_of_many(workload: Workload) -> list[str]:
     """What a person must know to read totals: whether they are those of all ranks."""
-    if getattr(workload, "ranks", None) != "symmetric":
+    if not workload.is_mirrored:
         return []
     return [
         f"the busiest of the {workload.gpus} ranks is simulated, against peers that mirror it: totals are those of one rank"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..sim.compilation import announce_compilation
+from ..sim.compilation import compile_engine
 from ..terminal.output import print_json, show, with_common_fields
 from .options import AsJson
 
@@ -29,7 +29,7 @@ def demo(
     from ..demo.run import demo_parts
 
     started = time.perf_counter()
-    announce_compilation()
+    compile_engine()
     done = run_demo(output)
     if as_json:
         print_json(with_common_fields(done.as_dict(), done.timing | {"wall_s": time.perf_counter() - started}))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..plots.figure_file import check_figure
-from ..sim.compilation import announce_compilation
+from ..sim.compilation import compile_engine
 from ..terminal.output import print_json, show, with_common_fields
 from ..terminal.progress import counted_progress
 from .options import AsJson, MachineOverrides, Plot, names
@@ -60,7 +60,7 @@ def layer(
         check_figure(plot, "--plot")
     changes = machine_overrides(parse_overrides(overrides or []))
     chosen = names(policies, "--policies")
-    announce_compilation()
+    compile_engine()
     with counted_progress(f"Timing a block of {model}") as progress:
         done = timed(model, machine, gpus=gpus, tokens=tokens, policies=chosen, overrides=changes, progress=progress)
     files = [] if plot is None else [str(file) for file in done.save(plot)]

@@ -42,8 +42,7 @@ def tiles(
     as_json: AsJson = False,
 ) -> None:
     """Span of L2 tiles and exposed stall of four models, with the paper's main loops as input."""
-    from ..paper.l2_tiles import paper_tiles
-    from ..paper.output import tile_parts
+    from ..paper.l2_tiles import paper_tiles, tile_parts
 
     made = partial(paper_tiles, model, tokens=tokens, exponent=exponent, seeds=seeds, workers=workers)
     _answer("Simulating L2 tiles", made, tile_parts, as_json)
@@ -68,8 +67,7 @@ def speedups(
     as_json: AsJson = False,
 ) -> None:
     """Interleaved against expert-wave over the 84 kinds of calls of the paper."""
-    from ..paper.calls import paper_speedups
-    from ..paper.output import speedup_parts
+    from ..paper.calls import paper_speedups, speedup_parts
 
     made = partial(paper_speedups, output, routing or ("balanced", "skewed"), tiles=tiles, workers=workers)
     _answer("Simulating MegaMoE calls", made, speedup_parts, as_json)
@@ -83,8 +81,7 @@ def lead(
     as_json: AsJson = False,
 ) -> None:
     """What the row lead D of L1 over L2 costs and brings, and where its knee is."""
-    from ..paper.leads import paper_lead
-    from ..paper.output import lead_parts
+    from ..paper.leads import lead_parts, paper_lead
 
     _answer("Simulating leads", partial(paper_lead, model, tokens, workers=workers), lead_parts, as_json)
 

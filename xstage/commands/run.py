@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..sim.compilation import announce_compilation
+from ..sim.compilation import compile_engine
 from ..terminal.output import print_json, show, warn, with_common_fields
 from ..terminal.progress import share_progress, working
 from .options import AsJson, Overrides, Scenario
@@ -56,16 +56,18 @@ def run(
     started = time.perf_counter()
     if gpu is not None and trace is None:
         raise typer.BadParameter("needs --trace FILE", param_hint="--gpu")
+    if estimate and explain:
+        raise typer.BadParameter("does not go with --estimate", param_hint="--explain")
     if trace is not None:
         check_file(trace, "--trace")
     changes = parse_overrides(overrides or [])
     resolved = load(scenario, changes, label="--set")
-    if (engine or resolved.scenario.engine) == "compiled":
-        announce_compilation()
     with working(f"Building {resolved.scenario.name}"):
         built = Built.of(resolved)
     if gpu is not None:
         _check_gpu(gpu, built)
+    if (engine or resolved.scenario.engine) == "compiled":
+        compile_engine()
     level = "full" if trace else None
     if estimate:
         _estimate(built, engine, level, started, as_json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..sim.compilation import announce_compilation
+from ..sim.compilation import compile_engine
 from ..terminal.output import print_json, show, with_common_fields
 from ..terminal.progress import counted_progress
 from .options import AsJson, Overrides, Scenario, names
@@ -106,7 +106,7 @@ def _loaded(scenario: str, overrides: list[str] | None) -> Resolved:
 
     resolved = load(scenario, parse_overrides(overrides or []), label="--set")
     if resolved.scenario.engine == "compiled":
-        announce_compilation()
+        compile_engine()
     return resolved
 
 

@@ -70,6 +70,9 @@ def sweep(
     """
     started = time.perf_counter()
     if estimate:
+        _check_estimate(
+            {"--dask": dask, "--timeout": timeout, "--max-memory": max_memory, "--plot": plot, "--metric": metric}
+        )
         _estimate(study, output, workers, started, as_json)
         return
     if output is None:
@@ -95,6 +98,13 @@ def sweep(
         show(*_parts(done, answer.get("files", [])))
     if not done.done:
         raise typer.Exit(1)
+
+
+def _check_estimate(without: dict[str, Any]) -> None:
+    """Raises for an option that says how points are run, or what is shown of them: an estimate does neither."""
+    for option, value in without.items():
+        if value is not None:
+            raise typer.BadParameter("does not go with --estimate", param_hint=option)
 
 
 def _estimate(study: str, output: str | None, workers: int | None, started: float, as_json: bool) -> None:

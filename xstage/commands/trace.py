@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..sim.compilation import compile_engine
 from ..terminal.output import counted, print_json, show, table, with_common_fields
 from ..terminal.progress import share_progress, working
 from .options import AsJson, Overrides, names
@@ -112,6 +113,8 @@ def _beside(ops: pd.DataFrame, scenario: str, match: list[str], overrides: list[
             raise typer.BadParameter(f"{pair!r} is not NAME=PART", param_hint="--match")
         pairs[name] = part
     resolved = load(scenario, parse_overrides(overrides), label="--set")
+    if resolved.scenario.engine == "compiled":
+        compile_engine()
     with working(f"Simulating {resolved.scenario.name}"):
         done = beside(ops, resolved, pairs)
     if joined is not None:

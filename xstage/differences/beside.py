@@ -4,7 +4,7 @@ There are two ways of knowing which op is which:
 
 - Ops with task numbers, as the validator's backends record them: every op of the Program is joined to itself, by lane, task,
   op and occurrence (hw_validate/compare.py). Several repeats, numbered by the column `repeat`, count as one measurement.
-- Ops with names, as profilers record them: `match` says which part of the simulation a name is (beside_match.py). A part is
+- Ops with names, as profilers record them: `match` says which part of the simulation a name is (matching.py). A part is
   a phase ('l1'), a role ('mma'), both ('mma:l1'), the whole run of a GPU ('all') or of a phase on it ('all:l1'). The n-th op
   of that name on a GPU is joined to the n-th task of that part on the same GPU, by start; where there are not equally many,
   only medians are compared. To a whole every op is joined: a kernel that ran many times is many measurements of one run.
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..answers.api import run
 from ..sim.errors import InputError
+from ..table_rows import one_decimal, records, signed
 from ..terminal.output import counted, parts_html, table
 from .matching import chosen_parts, is_whole, on_one_line, parts_of
 
@@ -94,8 +95,6 @@ class Beside:
 
     def as_dict(self) -> dict[str, Any]:
         """What `xstage import --beside --json` adds to its answer."""
-        from ..table_rows import records
-
         return {
             "scenario": self.scenario,
             "machine": self.machine,
@@ -172,7 +171,7 @@ def _op_table(simulated: Given | pd.DataFrame, overrides: Mapping[str, Any] | No
         return simulated, "a schedule", "its own machine"
     done = run(simulated, overrides=overrides, trace="full")
     scenario, ops = done.resolved.scenario, _with_arrivals(done.trace)
-    if getattr(scenario.workload, "ranks", None) == "symmetric":  # GPU 1 mirrors GPU 0: both hold parts of one rank
+    if scenario.workload.is_mirrored:  # GPU 1 mirrors GPU 0: both hold parts of one rank
         ops = ops.assign(gpu=0)
     return ops, scenario.name, done.resolved.machine.name
 
@@ -291,13 +290,13 @@ def beside_parts(done: Beside) -> list[Any]:
     """Measured beside simulated, for a person."""
     rows = [
         (_shown(row["what"]), f"{row['measured_ops']} / {row['simulated_ops']}", f"{row['measured_median_us']:.3f}",
-         f"{row['simulated_median_us']:.3f}", _signed(row["median_error_pct"]), _plain(row["op_median_abs_error_pct"]),
-         _plain(row["op_p90_abs_error_pct"]))
+         f"{row['simulated_median_us']:.3f}", signed(row["median_error_pct"]), one_decimal(row["op_median_abs_error_pct"]),
+         one_decimal(row["op_p90_abs_error_pct"]))
         for row in done.parts.to_dict("records")
     ]  # fmt: skip
     rows.append(
         ("from the first op to the last", f"{done.span.measured_ops} / {done.span.simulated_ops}",
-         f"{done.span.measured_us:.3f}", f"{done.span.simulated_us:.3f}", _signed(done.span.error_pct), "", "")
+         f"{done.span.measured_us:.3f}", f"{done.span.simulated_us:.3f}", signed(done.span.error_pct), "", "")
     )  # fmt: skip
     columns = (
         "",
@@ -331,11 +330,3 @@ def _shown(what: str) -> str:
     """'NAME = PART' with a short name."""
     name, equals, part = what.rpartition(" = ")
     return f"{on_one_line(name)}{equals}{part}" if equals else on_one_line(part)
-
-
-def _signed(value: float | None) -> str:
-    return "" if value is None or value != value else f"{value:+.1f}"
-
-
-def _plain(value: float | None) -> str:
-    return "" if value is None or value != value else f"{value:.1f}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError
+from ..table_rows import plain
 from .change import Change
 
 if TYPE_CHECKING:
@@ -81,14 +82,8 @@ def _column(both: pd.DataFrame, name: str, axes: list[str]) -> Change | None:
     worst: Any = relative.abs().idxmax() if relative is not None and known else differs.idxmax()
     pct = float(relative[worst]) if relative is not None and known else None
     row = both.loc[worst]
-    return Change(name, _plain(old[worst]), _plain(new[worst]), pct, int(differs.sum()), _where(row, axes))
+    return Change(name, plain(old[worst]), plain(new[worst]), pct, int(differs.sum()), _where(row, axes))
 
 
 def _where(row: pd.Series[Any], axes: list[str]) -> str:
-    return ", ".join(f"{axis}={_plain(row[axis])}" for axis in axes)
-
-
-def _plain(value: Any) -> Any:
-    """A cell as JSON can have it: no NaN."""
-    plain = value.item() if hasattr(value, "item") else value
-    return None if plain != plain else plain
+    return ", ".join(f"{axis}={plain(row[axis])}" for axis in axes)

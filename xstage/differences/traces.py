@@ -19,10 +19,11 @@ TASK_WAIT = "task"
 
 
 def trace_metrics(ops: pd.DataFrame) -> dict[str, Any]:
-    """Metrics of an op table (see `Trace.ops`): makespan_us, ops, stall_total_us, bytes, roles and spans.
+    """Metrics of an op table (see `Trace.ops`): sender_visible_us, ops, stall_total_us, bytes_stored, bytes_loaded,
+    roles and spans.
 
-    The names are those of `xstage run --json`. Means are over the lanes that appear, and the makespan is the last end of
-    an op, which bytes on their way may outlast.
+    The names are those of `xstage run --json`. Means are over the lanes that appear, and sender_visible_us is the last end
+    of an op, which bytes on their way may outlast.
     """
     real = ops[ops["kind"] != TASK_WAIT]
     spans = (

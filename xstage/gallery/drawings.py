@@ -64,7 +64,7 @@ def _calls() -> str:
     study = load_study(STUDY)
     first = study.resolve(next(study.points()))
     workload = first.scenario.workload
-    return f"{workload.title}, on {workload.gpus} GPUs of {first.machine.name}"
+    return f"{workload.kind}, on {workload.gpus} GPUs of {first.machine.name}"
 
 
 DRAWINGS = (

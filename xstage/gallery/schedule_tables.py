@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..answers.comparison import Comparison, compare
 from ..answers.explanation import explain
-from ..paper.leads import KNEE_PCT, paper_lead
+from ..paper.leads import knee_of, paper_lead
 from ..sim.activity import TENSOR_ROLES
 from ..sim.units import PS_PER_US
 
@@ -26,7 +26,7 @@ EXPLAINED = "gemm-rs-llama-fused"
 LANES_SHOWN = 8
 BINS = 160
 LEAD_MODEL, LEAD_TOKENS = "dsv4-flash", 4096
-LEADS = (0, 192, 384, 576, 768, 960, 1344, 1920, 3072)
+LEADS = (0, 192, 384, 576, 768, 960, 1152, 1344, 1920, 3072)
 
 
 @cache
@@ -86,6 +86,5 @@ def lead_table() -> pd.DataFrame:
 
 
 def knee_rows(leads: pd.DataFrame) -> int:
-    """D_knee of a table of `lead_table`: the smallest lead that is within `KNEE_PCT` of the fastest."""
-    near = leads[leads["makespan_us"] <= leads["makespan_us"].min() * (1 + KNEE_PCT / 100)]
-    return int(near["lead_rows"].min())
+    """D_knee of a table of `lead_table`."""
+    return knee_of(leads.to_dict("records"))

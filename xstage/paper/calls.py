@@ -8,13 +8,16 @@ one rank against its mirror, skewed ones all eight.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..sim.units import PS_PER_US
-from ..terminal.output import parts_html
+from ..table_rows import records
+from ..terminal.output import parts_html, table
 from ..terminal.progress import Progress, silent
 from .l2_tiles import BLOCK_M, BLOCK_N, MACHINE, fit, machine_overrides
 
@@ -33,14 +36,30 @@ TAKEN_IN = BLOCK_N + BLOCK_M // 2
 LEAST_STALL_US_PER_SM = 1.0
 """A reduction counts only where an SM stalls at least this long under expert-wave; below there is nothing to reduce."""
 
+_PAPER_TILES = (
+    "Tiles cost what the paper measured (W8A8; W4A8 by the bytes that an SM takes in). Its notes give neither token counts "
+    "nor skew of its calls.",
+)
+_BALANCED = (
+    "Balanced calls gain little. With small experts (Qwen3.5, DiT-MoE, Hy3) the egress, which answers pulls too, is busy in "
+    "both orders; with larger ones a wave has few L2 tiles an SM (H/I to 2 H/I), and the stage and the second accumulator "
+    "take up what they store too fast.",
+)
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Speedups:
-    """`calls`: one row a call, with times and stalls under both orders. `tiles`: where tile costs come from."""
+    """`calls`: one row a call, with times and stalls under both orders. `tiles`: where tile costs come from.
+
+    `most_slowed`: the balanced call that interleaving slows down most, and what HBM costs it; None where it slows down none.
+    `losing_case`: where no call loses, one of the catalogue that does. The functions of these names say what they hold.
+    """
 
     calls: pd.DataFrame
     timing: dict[str, float]
     tiles: str = "machine"
+    most_slowed: dict[str, Any] | None = None
+    losing_case: dict[str, float] | None = None
 
     def statistics(self, routing: str | None = None) -> dict[str, float]:
         """geometric_mean, median, maximum, minimum of the speedup; largest_stall_reduction (%). Of a routing, or of all."""
@@ -73,8 +92,6 @@ class Speedups:
         return f"<Speedups of {len(self.calls)} calls: geometric mean {self.statistics()['geometric_mean']:.3f}>"
 
     def _repr_html_(self) -> str:
-        from .output import speedup_parts
-
         return parts_html(speedup_parts(self))
 
     def as_dict(self) -> dict[str, Any]:
@@ -87,6 +104,8 @@ class Speedups:
             "paper": speedups(),
             "all": self.statistics(),
             **{routing: self.statistics(routing) for routing in routings},
+            "most_slowed": self.most_slowed,
+            "losing_case": self.losing_case,
             "calls": self.calls.to_dict("records"),
         }
 
@@ -121,7 +140,9 @@ def paper_speedups(
     points = done.frame()
     if done.failed:
         raise XstageError(f"{done.failed} of {done.points} calls failed, the first: {points['error'].dropna().iloc[0]}")
-    return Speedups(by_call(points), {"wall_s": time.perf_counter() - started}, tiles)
+    calls = by_call(points)
+    slowed, lost = most_slowed(calls, tiles), losing_case() if calls["speedup"].min() >= 1 else None
+    return Speedups(calls, {"wall_s": time.perf_counter() - started}, tiles, slowed, lost)
 
 
 def paper_machine() -> dict[str, Any]:
@@ -180,25 +201,25 @@ def _study(tiles: str) -> dict[str, Any]:
     return study
 
 
-def hbm_of_slowest(done: Speedups) -> tuple[dict[str, Any], float, float]:
-    """The balanced call that interleaving slows down most, and what the bandwidth of HBM costs it in waves and interleaved,
-    us: what a run without that limit saves. Raises `InputError` if there is no balanced call.
+def most_slowed(calls: pd.DataFrame, tiles: str) -> dict[str, Any] | None:
+    """The balanced call that interleaving slows down most (model, numbers, tokens, speedup), and what the bandwidth of HBM
+    costs it in waves and interleaved (hbm_wave_us, hbm_interleaved_us): what a run without that limit saves. None if
+    interleaving slows down none.
     """
     from ..answers.explanation import explain
-    from ..sim.errors import InputError
 
-    balanced = done.calls[done.calls["routing"] == "balanced"]
-    if not len(balanced):
-        raise InputError("has none that is balanced", field="calls")
-    call = {str(name): value for name, value in balanced.sort_values("speedup").to_dict("records")[0].items()}
-    scenario = dict(_study(done.tiles)["scenario"]) | {"name": "slowest"}
-    sizes = {"model": call["model"], "numbers": call["numbers"], "tokens": int(call["tokens"])}
+    slowed = calls[(calls["routing"] == "balanced") & (calls["speedup"] < 1)]
+    if slowed.empty:
+        return None
+    call = records(slowed.sort_values("speedup"))[0]
+    sizes = {name: call[name] for name in ("model", "numbers", "tokens")}
+    scenario = dict(_study(tiles)["scenario"]) | {"name": "slowest"}
     scenario["workload"] = {**scenario["workload"], **sizes, "ranks": "symmetric"}
     wave, interleaved = (
         sum(bar.ps for bar in explain(scenario, policy, order=["hbm"]).bars if bar.name == "hbm") / PS_PER_US
         for policy in ("expert_wave", "interleaved")
     )
-    return call, wave, interleaved
+    return sizes | {"speedup": call["speedup"], "hbm_wave_us": wave, "hbm_interleaved_us": interleaved}
 
 
 def losing_case() -> dict[str, float]:
@@ -231,3 +252,71 @@ def by_call(points: pd.DataFrame) -> pd.DataFrame:
     left = calls["stall_interleaved_us_per_sm"] / calls["stall_wave_us_per_sm"].where(calls["stall_wave_us_per_sm"] > 0)
     calls["stall_reduction_pct"] = (100 * (1 - left)).fillna(0.0)
     return calls
+
+
+def speedup_parts(done: Speedups) -> list[Any]:
+    """The 84 calls for a person."""
+    from ..scenarios.x_stage import speedups, tiles
+
+    paper = speedups()
+    routings = list(dict.fromkeys(done.calls["routing"]))
+    found = {routing: done.statistics(routing) for routing in routings} | {"all": done.statistics()}
+    names = ("geometric_mean", "median", "maximum", "minimum")
+    statistics = [
+        (name.replace("_", " "), f"{paper[name]:.2f}", *(round(found[of][name], 3) for of in ("all", *routings)))
+        for name in names
+    ]
+    calls = [
+        (call.model, call.numbers, call.tokens, call.routing, f"{call.wave_us:.1f}", f"{call.interleaved_us:.1f}",
+         round(call.speedup, 3), f"{call.stall_wave_us_per_sm:.1f}", f"{call.stall_interleaved_us_per_sm:.1f}")
+        for call in _rows_of(done.calls)
+    ]  # fmt: skip
+    parts: list[Any] = [
+        table("calls, us; stall of stores per SM", ("model", "numbers", "tokens", "routing", "wave", "interleaved",
+              "speedup", "stall wave", "interleaved"), calls), "",
+        table("speedup of interleaved over expert-wave", ("", "paper", "here: all", *routings), statistics), "",
+    ]  # fmt: skip
+    if len(routings) > 1:
+        gains = [found[routing]["geometric_mean"] for routing in ("skewed", "balanced")]
+        parts.append(
+            f"Skewed calls gain {'more' if gains[0] > gains[1] else 'less'} than balanced ones ({gains[0]:.3f} against "
+            f"{gains[1]:.3f}), in the paper more: a popular expert makes long L2 phases, and only these fill the stage."
+        )
+    wave, interleaved = tiles()["dit-moe"].span_wave_us, tiles()["dit-moe"].span_interleaved_us
+    parts += [
+        *(_machine_tiles() if done.tiles == "machine" else _PAPER_TILES),
+        *(_BALANCED if "balanced" in routings else ()),
+        f"Stalls beyond T_iss0 fall by up to {found['all']['largest_stall_reduction']:.0f} %. The paper's "
+        f"{paper['largest_stall_reduction']:g} % is how much DiT-MoE's span falls ({wave:g} to {interleaved:g} us), see "
+        "`xstage paper tiles`.",
+    ]
+    if slowed := done.most_slowed:
+        parts.append(
+            f"{sum(done.calls['speedup'] < 1)} calls lose (paper: down to {paper['minimum']:g}), {slowed['model']} "
+            f"{slowed['numbers']} with {slowed['tokens']} balanced tokens most: {slowed['speedup']:.3f}. "
+            f"The bandwidth of HBM costs it {slowed['hbm_interleaved_us']:.0f} us, and {slowed['hbm_wave_us']:.0f} us in "
+            "waves: crossing experts reads L1 weights of one and L2 weights of another at the same time."
+        )
+    if lost := done.losing_case:
+        parts.append(
+            f"No call loses here (paper: down to {paper['minimum']:g}): their experts share the L2 cache in both orders. "
+            f"With larger ones ({LOSING_CASE} of the catalogue) crossing experts lowers weight hits from "
+            f"{lost['weight_hits_wave_pct']:.0f} to {lost['weight_hits_interleaved_pct']:.0f} %, and the speedup is "
+            f"{lost['speedup']:.2f}: see `xstage explain {LOSING_CASE}`."
+        )
+    return parts
+
+
+def _machine_tiles() -> tuple[str, ...]:
+    """How the machine's main loops compare with the paper's, and what follows."""
+    ratios = sorted(main_loop_ratios())
+    return (
+        f"W8A8 main loops by the machine file are {ratios[0]:.2f} to {ratios[-1]:.2f} times the paper's (median "
+        f"{median(ratios):.2f}). Longer ones hide stores, so that gains are smaller; `--tiles paper` takes the "
+        "costs from the paper's tiles.",
+    )
+
+
+def _rows_of(calls: pd.DataFrame) -> Iterator[SimpleNamespace]:
+    """The rows of a table with its columns as fields."""
+    return (SimpleNamespace(**{str(name): value for name, value in row.items()}) for row in calls.to_dict("records"))

@@ -7,11 +7,12 @@ more m-blocks between L1 and L2, in a ring of symmetric memory. Each lead is run
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..terminal.output import parts_html
+from ..sim.search import knee
+from ..terminal.output import parts_html, table
 from ..terminal.progress import Progress, silent
 from ..workers import map_on_workers
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 BLOCK_M = 192
 LEADS = (0, 192, 384, 576, 768, 960, 1152, 1536, 2304, 3072, 6144, 12288)
-KNEE_PCT = 1.0
-"""The knee is the smallest lead that comes this close to the fastest one."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -39,8 +38,7 @@ class LeadCurve:
     @property
     def knee_rows(self) -> int:
         """D_knee: the smallest lead that is within 1 % of the fastest."""
-        fastest = min(row["makespan_us"] for row in self.rows)
-        return int(next(r["lead_rows"] for r in self.rows if r["makespan_us"] <= fastest * (1 + KNEE_PCT / 100)))
+        return knee_of(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
         return {"model": self.model, "tokens": self.tokens, "knee_rows": self.knee_rows, "rows": self.rows}
@@ -62,8 +60,6 @@ class LeadCurve:
         return f"<LeadCurve of {self.model}, {self.tokens} tokens: D_knee {self.knee_rows} rows>"
 
     def _repr_html_(self) -> str:
-        from .output import lead_parts
-
         return parts_html(lead_parts(self))
 
 
@@ -80,6 +76,13 @@ def paper_lead(
     points = [(model, tokens, lead) for lead in sorted(set(leads))]
     rows = map_on_workers(simulate_lead, points, workers, progress)
     return LeadCurve(model, tokens, rows, {"wall_s": time.perf_counter() - started})
+
+
+def knee_of(rows: Iterable[Mapping[Any, Any]]) -> int:
+    """D_knee of rows with lead_rows and makespan_us, of which there is one at least."""
+    found = knee({int(row["lead_rows"]): float(row["makespan_us"]) for row in rows})
+    assert found is not None
+    return found
 
 
 def lead_setting(model: str, tokens: int) -> str:
@@ -121,3 +124,19 @@ def simulate_lead(point: tuple[str, int, int]) -> dict[str, Any]:
         "ring_m_blocks": ring,
         "ring_mib": ring * BLOCK_M * row_bytes / 2**20,
     }
+
+
+def lead_parts(done: LeadCurve) -> list[Any]:
+    """The curve of leads for a person."""
+    rows = [
+        (row["lead_rows"], f"{row['makespan_us']:.1f}", f"{row['l2_input_wait_us']:.2f}",
+         f"{row['stall_total_us']:.1f}", row["ring_m_blocks"], f"{row['ring_mib']:.1f}")
+        for row in done.rows
+    ]  # fmt: skip
+    return [
+        f"{done.model}, W8A8, {done.tokens} tokens a rank, balanced; interleaved, each lead in the smallest ring it needs.",
+        "",
+        table("", ("lead D, rows", "makespan, us", "L2 waits for inputs, us a task", "stall, us", "ring, m-blocks",
+              "ring, MiB"), rows), "",
+        f"D_knee: {done.knee_rows} rows. Below it L2 tasks wait for inputs; above it only the ring grows.",
+    ]  # fmt: skip

@@ -6,9 +6,8 @@ the rows, at most two shapes a machine. All other rows are judged, and no number
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
@@ -137,9 +136,9 @@ def write_fit(done: MachineFit, path: str | Path) -> None:
 
 def free_numbers(machine: str) -> list[Parameter]:
     """The free numbers of a machine. Raises `InputError` if it has none."""
-    from ..scenarios.published.csv_lines import read_lines
+    from ..scenarios.published.mapping import fit_parameters
 
-    lines = [line.cells for line in read_lines(files("xstage.scenarios.published") / "fit_parameters.csv")[1]]
+    lines = fit_parameters()
     found = [_parameter(line) for line in lines if line["machine"] == machine]
     if not found:
         allowed = sorted({line["machine"] for line in lines})
@@ -201,14 +200,3 @@ def _call(row: Mapping[str, Any]) -> str:
     if row["table"] == "megamoe":
         return f"{row['variant']}, hidden {row['hidden']}, {row['tokens_per_rank']:g} tokens"
     return f"{row['variant']}, head dim {row['head_dim']}, {row['seq']} tokens"
-
-
-__all__: Sequence[str] = (
-    "MachineFit",
-    "fit_machine",
-    "fit_parts",
-    "free_numbers",
-    "overhead_us",
-    "time_of_kernel",
-    "write_fit",
-)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..table_rows import one_decimal, signed
 from ..terminal.output import table
 from .choices import score
 
@@ -22,7 +23,7 @@ def published_parts(done: Published) -> list[Any]:
     if len(rows) <= MOST_ROWS_SHOWN:
         shown = [
             (str(row["family"]), str(row["variant"]), str(row["machine"] or row["gpu"]), f"{row['time_us']:.1f}",
-             _number(row["predicted_us"]), _signed(row["error_pct"]),
+             one_decimal(row["predicted_us"]), signed(row["error_pct"]),
              row["skipped"] if isinstance(row["skipped"], str) else row["approximation"])
             for row in rows.to_dict("records")
         ]  # fmt: skip
@@ -78,7 +79,7 @@ def _of_parts(done: Published) -> list[Any]:
     """Phases and moments inside a call."""
     found = [
         (str(row["version"]), str(row["machine"]), str(row["part"]), f"{row['hidden']:g}", f"{row['tokens_per_rank']:g}",
-         f"{row['time_us']:.1f}", _number(row["predicted_us"]), _signed(row["error_pct"]))
+         f"{row['time_us']:.1f}", one_decimal(row["predicted_us"]), signed(row["error_pct"]))
         for row in done.parts.to_dict("records")
     ]  # fmt: skip
     if not found:
@@ -91,12 +92,4 @@ def _of_parts(done: Published) -> list[Any]:
 def _short(value: Any) -> str | int:
     if isinstance(value, int):
         return value
-    return "" if value is None or value != value else f"{value:.1f}"
-
-
-def _number(value: Any) -> str:
-    return "" if value is None or value != value else f"{value:.1f}"
-
-
-def _signed(value: Any) -> str:
-    return "" if value is None or value != value else f"{value:+.1f}"
+    return one_decimal(value)
