@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from ..sim import program as p
 from ..sim.units import gbs
 from .loader import Resolved
+from .tensor_parallel import TensorParallelWorkload
 
 if TYPE_CHECKING:
     from ..sim.layers import Kernel, KernelTime, Work
     from ..sim.machine import Machine
     from ..sim.program import Program
+    from ..sim.schedules.tensor_parallel import TensorParallel
     from ..sim.trace import Trace
     from .workload import PolicyChoice
 
@@ -51,6 +53,13 @@ def cautions(resolved: Resolved, program: Program, trace: Trace | None = None) -
         *([] if workload.kind == "burst_train" else _other_sms(changed)),
         *_gpus_left_out(resolved),
         *(_across_nodes(machine, workload.gpus) if workload.kind == "megamoe" else []),
+        *(
+            _of_a_gemm(
+                machine, workload.shape(), workload.policy.name, tile_given="block_m" in workload.model_fields_set
+            )
+            if isinstance(workload, TensorParallelWorkload)
+            else []
+        ),
         *([] if trace is None else _one_rank_for_all(resolved, trace)),
     ]
 
@@ -75,6 +84,7 @@ def block_cautions(
         *_other_sms(changed),
         *(_across_nodes(machine, gpus) if has_experts else []),
         *_other_kernels_of_experts(machine, kernels),
+        *_of_gemms(machine, kernels),
         *([f"of the experts {ONE_RANK}"] if busy_pct >= BUSY_PCT else []),
     ]
 
@@ -180,6 +190,39 @@ def _across_nodes(machine: Machine, gpus: int) -> list[str]:
     ]
 
 
+def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given: bool = False) -> list[str]:
+    """SMs without a tile, unless somebody chose the tile, and rows that all ranks send to one owner at a time."""
+    from ..sim.schedules.tensor_parallel import on_one_switch
+
+    in_place = policy in ("compute_only", "serial")
+    n_tiles, sms = shape.n_tiles(in_place), min(machine.sms, shape.grid or machine.sms)
+    found = []
+    if 2 * n_tiles < sms and not tile_given:
+        found.append(
+            f"the GEMM has {n_tiles} tiles of {shape.block_m} x {shape.block_n} for {sms} SMs; libraries take smaller tiles "
+            "there, or share out k too (split-K, not modelled), and may be several times faster: vary block_m and block_n"
+        )
+    in_plain_order = policy in ("fused", "reserved_sms") and shape.operation == "gemm_rs"
+    if in_plain_order and not on_one_switch(machine.fabric(shape.ranks)):
+        found.append(
+            "all ranks send to one owner of rows at a time, and other links between GPUs rest; kernels for such links deal "
+            "rows over owners, as reshaped does"
+        )
+    return found
+
+
+def _of_gemms(machine: Machine, kernels: Sequence[Kernel]) -> list[str]:
+    """The same of the kernels of a block."""
+    from ..sim.layers import GemmKernel
+
+    names: dict[str, list[str]] = {}
+    for kernel in kernels:
+        if isinstance(kernel.work, GemmKernel):
+            for sentence in _of_a_gemm(machine, kernel.work.shape, kernel.work.policy.name):
+                names.setdefault(sentence, []).append(kernel.name)
+    return [f"of {', '.join(of)}, {sentence}" for sentence, of in names.items()]
+
+
 def other_kernels(policy: str, given: Collection[str], choice: PolicyChoice) -> list[str]:
     """That a policy has other kernels, which are not among the settings that were `given`, and may be faster."""
     return [
@@ -194,20 +237,16 @@ def _other_kernels_of_experts(machine: Machine, kernels: Sequence[Kernel]) -> li
     """The same of the experts of a block, whose policies run as they are by default."""
     from ..sim.layers import MoeKernel
     from ..sim.schedules.megamoe import Unfused
-    from .megamoe_policies import choices
+    from .megamoe_policies import unfused
 
     calls = [kernel.work for kernel in kernels if isinstance(kernel.work, MoeKernel)]
-    found = [
-        other_kernels("unfused", (), choices(machine, call.shape, "june", 0)["unfused"])
-        for call in calls
-        if call.policy == Unfused()
-    ]
+    found = [other_kernels("unfused", (), unfused(machine, call.shape)) for call in calls if call.policy == Unfused()]
     return list(dict.fromkeys(f"of the experts, {sentence}" for sentences in found for sentence in sentences))
 
 
 def _one_rank_for_all(resolved: Resolved, trace: Trace) -> list[str]:
     """A mirror whose ports are busy: ranks of a whole run fall out of step, and wait for each other."""
-    if getattr(resolved.scenario.workload, "ranks", "all") != "symmetric":
+    if not resolved.scenario.workload.is_mirrored:
         return []
     busy_pct = 100 * int(trace.outcome.ports["busy_ps"].max(initial=0)) / max(1, trace.makespan_ps)
     return [f"{ONE_RANK}; compare workload.ranks=all"] if busy_pct >= BUSY_PCT else []

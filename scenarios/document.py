@@ -124,7 +124,10 @@ def split_path(text: str, option: str) -> Path:
 def shown_name(file: FilePath | Traversable) -> str:
     """A file as errors name it: below the working folder without it, else as it was given."""
     path = FilePath(str(file))
-    here = FilePath.cwd()
+    try:
+        here = FilePath.cwd()
+    except FileNotFoundError:  # the working folder was deleted
+        return str(path)
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 

@@ -22,6 +22,8 @@ from ..sim.quantities import Rate, SizeOrZero, Time
 from ..sim.units import KBS_PER_GBS, PS_PER_US, parse_rate, parse_size, parse_time
 
 MOST_VALUES = 100_000
+LARGEST = 2**62
+"""No number of a scenario is larger."""
 
 _COMPARISONS = {"<=": le, ">=": ge, "<": lt, ">": gt}
 _CONDITION = re.compile(r"\s*(<=|>=|<|>)\s*(.+?)\s*\Z")
@@ -116,9 +118,10 @@ class Range(Checked):
         step = self._number("step", kind)
         if step == 0 or (last - first) / step < 0:
             raise refusal("does not lead from start to stop", key=("step",), allowed="a step towards stop")
-        count = math.floor((last - first) / step * (1 + 1e-12) + 1e-9) + 1
-        if count > MOST_VALUES:
-            raise refusal(f"makes {count} values", key=("step",), allowed=f"at most {MOST_VALUES}")
+        steps = (last - first) / step * (1 + 1e-12) + 1e-9
+        if steps >= MOST_VALUES:
+            raise refusal(f"makes {steps + 1:.0f} values", key=("step",), allowed=f"at most {MOST_VALUES}")
+        count = math.floor(steps) + 1
         return [first + number * step for number in range(count)]
 
     def _spread(self, first: float, last: float, count: int) -> list[float]:
@@ -160,7 +163,7 @@ def _literal(text: str) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def _reads(kind: Kind, value: Any) -> bool:

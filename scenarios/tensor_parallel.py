@@ -116,7 +116,7 @@ class TensorParallelWorkload(Workload):
 
         return PlainPolicy(self.policy.name, **self.policy.terms())
 
-    def policies(self, machine: Machine) -> Mapping[str, PolicyChoice]:
+    def policies(self, machine: Machine, seed: int) -> Mapping[str, PolicyChoice]:
         sms = Setting("sms", "SMs that only move data", 1, max(1, machine.sms // 4), usual=min(16, machine.sms))
         return {
             "serial": PolicyChoice("the GEMM, then a collective of its own"),

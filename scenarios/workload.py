@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BeforeValidator
 
@@ -20,6 +20,9 @@ from ..sim.quantities import Count
 if TYPE_CHECKING:
     from ..sim.program import Program
     from ..sim.topology import Fabric
+
+End = Literal["makespan", "sender_visible"]
+"""An end of a run: when the last lane is free (sender-visible), or the later one of that and of the last byte's arrival."""
 
 
 def choice_by(key: str) -> BeforeValidator:
@@ -120,6 +123,11 @@ class Workload(Checked):
     def is_mirrored(self) -> bool:
         """Whether one rank against its mirror stands for all of them."""
         return False
+
+    @property
+    def judged_by(self) -> End:
+        """The end that says how long it took, for `explain` and `needs`."""
+        return "makespan"
 
     def compute_numbers(self) -> tuple[str, ...]:
         """Names of the machine's compute part without which no schedule of this workload can be built."""

@@ -16,7 +16,7 @@ from ..sim.quantities import Count, CountOrZero, SizeOrZero, Time
 from .attention import AttentionWorkload
 from .megamoe import MegaMoeWorkload
 from .tensor_parallel import TensorParallelWorkload
-from .workload import Workload
+from .workload import End, Workload
 
 if TYPE_CHECKING:
     from ..sim.program import Program
@@ -54,6 +54,16 @@ class BurstTrainWorkload(Workload):
             gpus=self.gpus,
             senders=self.senders,
         )
+
+    @property
+    def judged_by(self) -> End:
+        """A burst into an empty stage is judged by how long it takes to issue: its last byte arrives when R has drained it,
+        whatever Q is. In a longer train what one burst waits makes the next one late, so the makespan has it, and counts no
+        stage that would hold the backlog of just so many bursts as a remedy. An All-to-All is done when its data are there.
+        """
+        is_alone = self.mode == "isolated" or self.bursts == 1
+        is_all_to_all = (self.senders, self.destination) == ("all", "all")
+        return "sender_visible" if is_alone and not is_all_to_all else "makespan"
 
     def build(self, machine: Machine, seed: int) -> Program:
         from ..sim.schedules import burst_train

@@ -171,3 +171,29 @@ def test_a_number_of_gpus_that_nobody_chose_stays_so_under_another_policy():
 
 def test_a_train_has_no_tensor_cores_to_be_named():
     assert not said("periodic-train", **{"machine.compute.sms": 160})
+
+
+# --- GEMMs
+
+
+def gemm(machine="hgx-h100", **workload):
+    sizes = {"operation": "gemm_rs", "m": 4096, "n": 8192, "k": 28672, "policy": "fused", "gpus": 8}
+    resolved = load({"question": "?", "machine": machine, "workload": {"kind": "tensor_parallel", **sizes, **workload}})
+    return cautions(resolved, resolved.program())
+
+
+def test_too_few_tiles_for_the_sms_are_named():
+    """64 rows and 8192 columns are 32 tiles of 128 x 256."""
+    few = {"m": 64, "policy": "compute_only"}
+    [sentence] = gemm(**few)
+    assert sentence.startswith("the GEMM has 32 tiles of 128 x 256 for 132 SMs; libraries take smaller tiles there")
+    assert not gemm(**few, block_m=64)
+    assert not gemm(m=384)
+
+
+@pytest.mark.parametrize("policy", ["fused", {"name": "reserved_sms", "sms": 16}])
+def test_rows_of_one_owner_at_a_time_are_named_where_gpus_have_links_of_their_own(policy):
+    [sentence] = gemm("hgx-h100-rails", gpus=16, policy=policy)
+    assert sentence.startswith("all ranks send to one owner of rows at a time")
+    assert not gemm("hgx-h100-rails", policy=policy)  # 8 GPUs of one node
+    assert not gemm("hgx-h100-rails", gpus=16, policy="reshaped")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from xstage.scenarios.attention_models import attention_model, latent_projections
 from xstage.scenarios.layers import BLOCKS, block, block_policies, expert_numbers
 from xstage.scenarios.loader import load
 from xstage.scenarios.machine_files import load_machine
@@ -101,6 +102,15 @@ def test_deepseek_v3_has_a_shared_expert_that_every_token_passes():
     with_it, less = (kernel_length(B200, one, GRANULE)[0] for one in (work, without))
     assert with_it - less > 15e6
     assert block("dit-moe", tokens=512)[-1].work.shape.shared_experts == 0
+
+
+def test_latent_projections_fit_the_attention_that_they_are_for():
+    known = attention_model("deepseek-v3")
+    widths = {name: (n, k) for name, n, k in latent_projections("deepseek-v3")}
+    assert widths["q up"] == (known.heads * known.head_dim, widths["q down"][0])
+    assert widths["kv up"][0] == known.heads * (128 + known.value_dim)
+    assert widths["kv down"] == (widths["kv up"][1] + 64, known.hidden)
+    assert latent_projections("llama-3-8b") == ()
 
 
 @pytest.mark.parametrize(("model", "numbers"), [("deepseek-v3", "w8a8"), ("dit-moe", "w4a8")])

@@ -155,7 +155,7 @@ def tile_of(program: Program) -> str | None:
     kernel = program.meta.get("kernel")
     if kernel is None:
         return None
-    rows, columns, l1_columns, ctas = (kernel[key] for key in ("block_m", "block_n", "l1_block_n", "cluster"))
+    rows, columns, l1_columns, ctas = (kernel.get(key, 0) for key in ("block_m", "block_n", "l1_block_n", "cluster"))
     tile = f"{rows} x {columns}" + (f", L1 {rows} x {l1_columns}" if l1_columns else "")
     return tile + (f", cluster of {ctas}" if ctas > 1 else "")
 

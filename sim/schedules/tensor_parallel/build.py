@@ -29,7 +29,7 @@ def build(machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Se
     Raises `InputError` if the machine lacks a number, has too few GPUs, or the policy reserves all its SMs.
     """
     check_fits(machine, shape.ranks, policy.reserved_sms)
-    n_tiles = -(-shape.m // shape.block_m) * -(-shape.local_n // shape.block_n) * shape.ranks
+    n_tiles = shape.n_tiles(policy.in_place) * shape.ranks
     check_ops(OPS_OF_TILE * n_tiles, "m x n", f"{shape.m} x {shape.n}")
     if policy.name == "reshaped":
         check_ops(policy.pieces * n_tiles, "pieces", policy.pieces)
@@ -45,6 +45,7 @@ def build(machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Se
         schedule="tensor_parallel",
         shape=asdict(shape),
         policy=asdict(policy),
+        kernel={"block_m": shape.block_m, "block_n": shape.block_n},
         math="bf16",
         flops=[shape.flops] * shape.ranks,
     )

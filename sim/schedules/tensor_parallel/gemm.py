@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,9 +37,11 @@ from ...program_builder import ProgramBuilder, Seat
 from ...tile_cost import TileCosts, epilogue_ps, main_loop_ps, needed
 from ..op_variants import OpVariants, op_variants, runs_by_seat
 from .shape import ELEMENT_BYTES, Policy, TensorParallel
+from .wiring import on_one_switch
 
 if TYPE_CHECKING:
     from ...machine import Machine
+    from ...topology import Fabric
 
 Ints = NDArray[np.int64]
 
@@ -72,12 +75,11 @@ class Tiles:
         return len(self.m_block)
 
 
-def tiles(shape: TensorParallel) -> Tiles:
-    """All tiles of a rank. Where rows are gathered, blocks do not cross the border between two ranks' rows."""
-    parts = shape.ranks if shape.operation == "ag_gemm" else 1
-    part_rows = shape.m // parts
+def tiles(shape: TensorParallel, in_place: bool = False) -> Tiles:
+    """All tiles of a rank; see `TensorParallel.part_rows`."""
+    part_rows = shape.part_rows(in_place)
     per_part = -(-part_rows // shape.block_m)
-    part, block = np.divmod(np.arange(parts * per_part), per_part)
+    part, block = np.divmod(np.arange(shape.m // part_rows * per_part), per_part)
     first = part * part_rows + block * shape.block_m
     rows = np.minimum(shape.block_m, part_rows - block * shape.block_m)
     n_blocks = -(-shape.local_n // shape.block_n)
@@ -95,27 +97,27 @@ class TileTime:
     resume: int
 
     @classmethod
-    def of(cls, machine: Machine, shape: TensorParallel, sms: int | None = None) -> TileTime:
-        """On `sms` of the machine's SMs, by default as many as the shape takes."""
+    def of(cls, machine: Machine, shape: TensorParallel, sms: int | None = None, in_place: bool = False) -> TileTime:
+        """On `sms` of the machine's SMs, by default as many as the shape takes; `in_place` as in `tiles`."""
         # An SM takes in what its port lets through. `l2_throughput` is left out: how much of what SMs read together comes
         # from L2 once is not known for these kernels.
         port = needed(machine, "sm_port") / 1e3
         costs = replace(TileCosts.of(machine, "bf16"), feed_bytes_per_us=port, l2_bytes_per_us=np.inf)
-        flops = np.array([2.0 * shape.block_m * shape.block_n * shape.local_k])
-        waves = -(-len(tiles(shape)) // (sms or min(machine.sms, shape.grid or machine.sms)))
+        sums = shape.block_m * shape.block_n
+        flops = np.array([2.0 * sums * shape.local_k])
+        waves = -(-shape.n_tiles(in_place) // (sms or min(machine.sms, shape.grid or machine.sms)))
         operands = (shape.m + shape.local_n) * shape.local_k * ELEMENT_BYTES
-        main = int(
-            main_loop_ps(costs, flops, np.array([_operand_bytes(machine, shape)]), np.array([operands / waves]))[0]
-        )
+        of_tile = np.array([_operand_bytes(machine, shape, in_place)])
+        main = int(main_loop_ps(costs, flops, of_tile, np.array([operands / waves]))[0])
         steps = -(-shape.local_k // shape.block_k)
-        epilogue = int(epilogue_ps(costs, shape.block_m * shape.block_n, "scatter"))
+        epilogue = int(epilogue_ps(costs, sums, "scatter"))
         return cls(main, epilogue, main * min(steps, RESUME_STEPS) // steps)
 
 
-def _operand_bytes(machine: Machine, shape: TensorParallel) -> int:
+def _operand_bytes(machine: Machine, shape: TensorParallel, in_place: bool) -> int:
     """What one SM takes in for one tile."""
     pair = 2 if needed(machine, "kernels") == "sm100" and shape.block_n >= PAIRED_COLUMNS else 1
-    rows, columns = min(shape.block_m, shape.m), min(shape.block_n, shape.local_n)
+    rows, columns = min(shape.block_m, shape.part_rows(in_place)), min(shape.block_n, shape.local_n)
     return (rows + columns // pair) * shape.local_k * ELEMENT_BYTES
 
 
@@ -132,14 +134,24 @@ class Gemm:
         starts_ps: list[int],
     ) -> None:
         self.machine, self.shape, self.policy, self.builder, self.sms = machine, shape, policy, builder, sms
-        self.tiles = tiles(shape)
-        self.time = TileTime.of(machine, shape, sms)
+        self.tiles = tiles(shape, policy.in_place)
+        self.time = TileTime.of(machine, shape, sms, policy.in_place)
         self.launch_ps: int = needed(machine, "kernel_launch")
         self.starts_ps = starts_ps
         kernels = needed(machine, "kernels")
         self.slots = (1, 0, 0, ACCUMULATORS.get(kernels, 1))
         self.aliased = kernels == "sm90" and not policy.alone.own_staging
         self.mma, self.epilogue = self._mma_and_epilogue()
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        """The wiring of the ranks."""
+        return self.machine.fabric(self.shape.ranks)
+
+    @cached_property
+    def one_switch(self) -> bool:
+        """Whether the ranks meet on one switch."""
+        return on_one_switch(self.fabric)
 
     def start_ps(self, rank: int) -> int:
         """When the kernel of a rank begins."""
@@ -197,13 +209,20 @@ class Gemm:
         Rows are gathered from rank r on, so that its own come first; they are scattered, if the policy is `reshaped`, from
         rank r + 1 on, so that ranks aim at different owners and its own rows come last. Otherwise in plain order: the owner
         of an AllReduce tile is tile mod ranks, which spreads by itself.
+
+        On one switch all rows of a rank come before those of the next. Where blocks of all ranks are on their way at the
+        same time, over links of their own or by multicast, the first block of each rank comes before the second of any.
         """
-        gathers = self.shape.operation == "ag_gemm"
-        if not gathers and (self.policy.name != "reshaped" or self.shape.operation != "gemm_rs"):
-            return np.arange(len(self.tiles))
-        first_rank = (rank + (not gathers)) % self.shape.ranks
-        starts = self.tiles.first_row >= first_rank * self.shape.local_m
-        return np.roll(np.arange(len(self.tiles)), -int(np.argmax(starts)))
+        shape, tiles = self.shape, self.tiles
+        gathers = shape.operation == "ag_gemm"
+        if not gathers and (self.policy.name != "reshaped" or shape.operation != "gemm_rs"):
+            return np.arange(len(tiles))
+        step = (tiles.first_row // shape.local_m - rank - (not gathers)) % shape.ranks
+        if self.one_switch and not (gathers and shape.algorithm == "multicast"):
+            return np.argsort(step, kind="stable")
+        own = step == (0 if gathers else shape.ranks - 1)
+        block = tiles.first_row % shape.local_m // shape.block_m
+        return np.lexsort((step, tiles.n_block, block, own != gathers))
 
     def add_groups(
         self,

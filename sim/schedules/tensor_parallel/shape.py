@@ -85,6 +85,17 @@ class TensorParallel:
         """Rows that one rank owns."""
         return self.m // self.ranks
 
+    def part_rows(self, in_place: bool = False) -> int:
+        """Rows that are cut into blocks together. Where rows are gathered, no block crosses the border between those of two
+        ranks, as it would wait for both; with `in_place` all rows are there before the GEMM begins.
+        """
+        return self.local_m if self.operation == "ag_gemm" and not in_place else self.m
+
+    def n_tiles(self, in_place: bool = False) -> int:
+        """Tiles that one rank computes."""
+        part = self.part_rows(in_place)
+        return self.m // part * -(-part // self.block_m) * -(-self.local_n // self.block_n)
+
     @property
     def flops(self) -> int:
         """FLOPs of one rank."""
@@ -135,8 +146,8 @@ class Policy:
     fused          the store of a tile goes to its owner, tiles in the same order on every rank; inputs are gathered by a
                    copy engine beside the GEMM, own rows first
     reserved_sms   `reserved_sms` SMs do so, and compute nothing
-    reshaped       fused, with the rows of a ReduceScatter shifted by rank, and each store in `pieces` spread over the next
-                   main loop; the output has a buffer of its own
+    reshaped       fused, with the rows of a ReduceScatter shifted by rank (dealt over owners where GPUs do not meet on one
+                   switch), and each store in `pieces` spread over the next main loop; the output has a buffer of its own
 
     `own_staging` gives the output a buffer of its own in any policy, where it lies over inputs otherwise (SM90).
 
@@ -153,6 +164,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         check_policy(self, get_args(PolicyName), {"pieces": 1, "launch_ps": 0, "collective_kbs": 1})
+
+    @property
+    def in_place(self) -> bool:
+        """Whether all rows of the input are there before the GEMM begins."""
+        return self.name in ("compute_only", "serial")
 
     @property
     def alone(self) -> Policy:

@@ -1,0 +1,151 @@
+"""Facts about tensor-parallel GEMMs on GPUs that do not meet on one switch, and about rows that arrive all at once."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from xstage.scenarios.machine_files import load_machine
+from xstage.sim.execute import simulate
+from xstage.sim.schedules.tensor_parallel import Policy, TensorParallel, TileTime, build, on_one_switch, tiles
+
+GPUS = 8
+NO_SWITCH = {"drain_rate": None}
+WIRINGS = {
+    "switch": {},
+    "oversubscribed": {"kind": "oversubscribed_switch", "oversubscription": 2.0},
+    "star": NO_SWITCH | {"kind": "custom", "links": [{"between": ["0-7", "a switch"], "rate": "350 GB/s"}]},
+    "one GPU a node": {"kind": "islands", "gpus_per_node": 1, "nic_rate": "45 GB/s", "nic_latency": "5 us"},
+    "mesh": NO_SWITCH | {"kind": "direct", "link_rate": "50 GB/s"},
+    "ring": NO_SWITCH | {"kind": "ring", "link_rate": "100 GB/s", "hop_latency": "1 us"},
+    "cube mesh": NO_SWITCH | {"kind": "hybrid_cube_mesh", "link_rate": "100 GB/s", "hop_latency": "1 us"},
+    "islands": {"kind": "islands", "gpus_per_node": 4, "nic_rate": "45 GB/s", "nic_latency": "5 us"},
+    "planes": {"kind": "multi_plane_switch", "planes": 4},
+}
+ON_LINKS = ("mesh", "ring", "cube mesh", "islands", "planes")
+GATHER = TensorParallel("ag_gemm", 8192, 8192, 8192, GPUS)
+SCATTER = TensorParallel("gemm_rs", 8192, 8192, 28672, GPUS)
+
+
+def wired(name):
+    return load_machine("hgx-h100", {f"interconnect.{key}": value for key, value in WIRINGS[name].items()})
+
+
+def run(machine, shape, policy="fused", granule=8192, trace="off", engine="compiled"):
+    how = Policy(policy, reserved_sms=16) if policy == "reserved_sms" else Policy(policy)
+    return simulate(build(machine, shape, how), machine.fabric(shape.ranks, granule), engine, trace)
+
+
+def time_us(machine, shape, policy="fused"):
+    outcome = run(machine, shape, policy).outcome
+    return max(outcome.lanes_end_ps, outcome.arrived_ps) / 1e6
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_one_switch_is_where_all_routes_of_a_gpu_are_alike(wiring):
+    assert on_one_switch(wired(wiring).fabric(GPUS)) == (wiring not in ON_LINKS)
+
+
+def test_a_node_of_several_is_one_switch():
+    rails = load_machine("hgx-h100-rails")
+    assert on_one_switch(rails.fabric(8))
+    assert not on_one_switch(rails.fabric(16))
+    assert build(rails, GATHER, Policy("fused")) == build(load_machine("hgx-h100"), GATHER, Policy("fused"))
+
+
+@pytest.mark.parametrize("wiring, lanes", [("switch", 1), ("oversubscribed", 1), ("star", 1), ("mesh", 7), ("ring", 7)])
+def test_a_copy_engine_serves_all_peers_at_once_where_they_have_links_of_their_own(wiring, lanes):
+    program = build(wired(wiring), GATHER, Policy("fused"))
+    engines = program.lanes[program.lanes["role"] == program.roles.index("copy engine")]
+    assert np.bincount(engines["gpu"]).tolist() == [lanes] * GPUS
+
+
+def test_on_one_switch_a_rank_works_through_the_rows_of_one_after_another():
+    program = build(wired("switch"), GATHER, Policy("fused"))
+    tasks = program.tasks[program.tasks["phase"] == program.phases.index("gemm")]
+    blocks = tasks["m_block"].reshape(GPUS, -1)  # 64 of 128 rows, and 4 of 256 columns
+    assert all((blocks[rank] == (np.arange(256) // 4 + 8 * rank) % 64).all() for rank in range(GPUS))
+
+
+def test_over_links_of_its_own_a_gather_takes_what_one_link_takes():
+    """16.8 MB for each peer at 49.5 GB/s: 339 us. The last block is then one of two waves of tiles."""
+    machine = wired("mesh")
+    wire_us = GATHER.local_m * GATHER.k * 2 / (machine.drain_kbs("peer", GPUS) / 1e3)
+    tile = TileTime.of(machine, GATHER)
+    expected_us = machine.compute.kernel_launch.value / 1e6 + wire_us + (tile.main + tile.epilogue) / 1e6
+    assert time_us(machine, GATHER) == pytest.approx(expected_us, rel=0.02)
+
+
+def test_between_nodes_a_gather_takes_what_the_interfaces_take():
+    """Two nodes of 8: 4.19 MB to each of 8 ranks of the other one, by an interface of 42.6 GB/s, are 788 us. The GEMM and
+    85 us of NVLink go on beside it, but for the tiles of the last block.
+    """
+    machine, shape = load_machine("hgx-h100-rails"), TensorParallel("ag_gemm", 4096, 8192, 8192, 16)
+    tile = TileTime.of(machine, shape)
+    assert time_us(machine, shape) == pytest.approx(788 + (tile.main + tile.epilogue) / 1e6, rel=0.02)
+
+
+@pytest.mark.parametrize("wiring", ON_LINKS)
+def test_a_fused_gather_gains_over_links(wiring):
+    machine = wired(wiring)
+    serial = time_us(machine, GATHER, "serial")
+    assert all(time_us(machine, GATHER, policy) < serial for policy in ("fused", "reserved_sms"))
+
+
+@pytest.mark.parametrize("wiring", ON_LINKS)
+def test_rows_that_are_dealt_over_owners_use_all_links(wiring):
+    """Shifted by rank alone they would go to one owner at a time."""
+    machine = wired(wiring)
+    serial, plain, dealt = (time_us(machine, SCATTER, policy) for policy in ("serial", "fused", "reshaped"))
+    assert dealt < 0.9 * serial
+    assert dealt < 0.9 * plain
+
+
+def test_a_thin_link_holds_up_its_own_lane_only():
+    """GPU 0 and 1 share one link, all other pairs have two."""
+    links = [
+        {"between": [a, b], "rate": f"{25 if (a, b) == (0, 1) else 50} GB/s"} for a in range(4) for b in range(a + 1, 4)
+    ]
+    machine = load_machine(
+        "hgx-h100",
+        {
+            f"interconnect.{key}": value
+            for key, value in (NO_SWITCH | {"kind": "custom", "gpus": 4, "links": links}).items()
+        },
+    )
+    spans = run(machine, replace(GATHER, ranks=4), trace="full").spans()
+    gathers = spans[spans.phase == "gather"]
+    lane_us = gathers.groupby(["gpu", "sm"]).span_us.sum()
+    assert lane_us[0].max() == pytest.approx(2 * lane_us[2].max(), rel=0.05)
+    assert lane_us[2].max() == pytest.approx(2048 * 8192 * 2 / 49.5e3, rel=0.02)
+
+
+def test_a_gather_by_multicast_overlaps_as_much_as_one_to_each_peer():
+    """Blocks of all ranks arrive together, and tiles take them in that order."""
+    machine = wired("switch")
+    each, copied = (time_us(machine, replace(GATHER, algorithm=how)) for how in ("two_shot", "multicast"))
+    assert copied == pytest.approx(each, rel=0.01)
+
+
+def test_rows_that_are_all_there_fill_tiles_though_no_rank_has_enough():
+    """8 rows of each of 8 ranks are one block of 64 after a gather of its own, and 8 blocks where they come one by one."""
+    shape = replace(GATHER, m=64)
+    assert (shape.n_tiles(in_place=True), shape.n_tiles()) == (4, 8 * 4)
+    assert [len(tiles(shape, in_place)) for in_place in (True, False)] == [4, 8 * 4]
+    assert tiles(shape).rows.max() == 8
+    assert tiles(shape, in_place=True).rows.min() == 64
+
+
+@pytest.mark.parametrize("wiring", ["mesh", "ring", "islands"])
+@pytest.mark.parametrize(
+    "operation, algorithm, policy",
+    [
+        ("ag_gemm", "two_shot", "fused"),
+        ("ag_gemm", "two_shot", "reserved_sms"),
+        ("ag_gemm", "multicast", "fused"),
+        ("gemm_rs", "two_shot", "reshaped"),
+    ],
+)
+def test_both_engines_agree_over_links(wiring, operation, algorithm, policy):
+    shape = TensorParallel(operation, 8 * 200, 8 * 72, 8 * 64, GPUS, algorithm)
+    traces = [run(wired(wiring), shape, policy, trace="full", engine=engine) for engine in ("simpy", "compiled")]
+    assert traces[0].outcome.same_as(traces[1].outcome) == []
