@@ -226,9 +226,9 @@ class Audit:
 
     `fits`: neither the first burst nor the steady state stalls. `t_iss_us`, `stall_us` and `phase` are of the steady
     state, `first_stall_us` of the first burst. `recovery_gap_us` is the gap that removes the stall by itself, of which
-    `missing_gap_us` is missing; both None where no gap does. With `long_run_gap_us`, the gap that the long run needs, nothing
-    stalls in a stage that holds `peak_bytes`, the peak of one burst if capacity were unlimited, or with bursts of at most
-    `largest_burst_bytes` a producer (None: of any size).
+    `missing_gap_us` is missing; both None where no gap does. With `long_run_gap_us`, the gap that the long run needs,
+    nothing stalls in a stage that holds `peak_bytes`, the peak of one burst if capacity were unlimited, or with bursts of
+    at most `largest_burst_bytes` a producer (None: of any size).
     """
 
     fits: bool
