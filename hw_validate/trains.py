@@ -1,17 +1,22 @@
-"""Bursts one after the other as a Program: what cores and GPUs replay besides schedules. Needs NumPy alone."""
+"""Bursts one after the other as a Program: what cores and GPUs replay besides schedules, and how they are drawn. Needs NumPy
+alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..sim.program import COMPUTE, STORE, Program
 from ..sim.program_builder import ProgramBuilder, Seat
+from .compare import STALLED_SHARE
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Drawn = TypeVar("Drawn")
+SPREAD = (0.75, 1.33)
+"""Factors by which sizes and gaps vary within a phase."""
 
 
 @dataclass(frozen=True)
@@ -52,3 +57,54 @@ def train(phases: Phases, producers: int, issue_ps: Callable[[Array], Array], ra
 def in_lines(size: float, line_bytes: int) -> int:
     """The nearest size in whole lines of `line_bytes`, at least one."""
     return line_bytes * max(1, round(size / line_bytes))
+
+
+def draw_phases(
+    sizes: tuple[float, float],
+    gaps: tuple[float, float],
+    gap_unit_ps: Callable[[float], float],
+    most_bursts: int,
+    line_bytes: int,
+    rng: np.random.Generator,
+) -> Phases:
+    """Two to four phases of 3 to `most_bursts` bursts, log-uniform in size and gap, which vary by a third within a phase.
+
+    `sizes` are in bytes, `gaps` multiples of what `gap_unit_ps` says of the size.
+    """
+    drawn = Phases([], [])
+    for _ in range(int(rng.integers(2, 5))):
+        bursts = int(rng.integers(3, most_bursts + 1))
+        size = np.exp(rng.uniform(*np.log(sizes)))
+        gap = gap_unit_ps(size) * np.exp(rng.uniform(*np.log(gaps)))
+        drawn.burst_bytes.extend(in_lines(size * factor, line_bytes) for factor in rng.uniform(*SPREAD, bursts))
+        drawn.gaps_ps.extend(round(gap * factor) for factor in rng.uniform(*SPREAD, bursts))
+    return drawn
+
+
+def half_with_stall(
+    count: int,
+    draw: Callable[[], Drawn],
+    share: Callable[[Drawn], float],
+    most_draws: int,
+    surely: float = STALLED_SHARE,
+    with_stall: int | None = None,
+) -> list[Drawn]:
+    """`count` of what `draw` gives, called up to `most_draws` times for each. Half of them (or as many as `with_stall` says)
+    stall for more than `surely` of their issue time, which `share` tells, the others for no more than `STALLED_SHARE`; where
+    such cannot be found, others take their places."""
+    wanted = (count + 1) // 2 if with_stall is None else min(count, max(0, with_stall))
+    stalled: list[Drawn] = []
+    without: list[Drawn] = []
+    spare: list[Drawn] = []
+    for _ in range(most_draws * count):
+        if len(stalled) + len(without) == count:
+            break
+        one = draw()
+        stall = share(one)
+        if stall > surely and len(stalled) < wanted:
+            stalled.append(one)
+        elif stall <= STALLED_SHARE and len(without) < count - wanted:
+            without.append(one)
+        else:
+            spare.append(one)
+    return [*stalled, *without, *spare][:count]

@@ -7,7 +7,7 @@ is drawn again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +17,13 @@ from ..sim.machine import Machine
 from ..sim.outcome import OP_OF_TASK_WAIT
 from ..sim.program import STORE, Program
 from ..sim.trace import Trace
-from .compare import STALLED_SHARE
 from .cpu.architecture import LINE_BYTES
-from .trains import Phases, in_lines, train
+from .trains import SPREAD, draw_phases, half_with_stall, in_lines, train
 
 GAPS_NS = (60.0, 1000.0)
 """Range of gaps. Below it, noting the time takes up most of the gap."""
-SPREAD = (0.75, 1.33)
-"""Factors by which sizes and gaps vary within a phase."""
+MOST_BURSTS = 12
+"""Of a phase."""
 MOST_DRAWS = 50
 """Draws for each Program wanted; a machine on which nothing stalls yields fewer with stall."""
 
@@ -58,50 +57,18 @@ def unseen_traces(
     def drawn() -> Trace:
         return simulate(draw(machine, producers, bounds, rng), machine.fabric(), trace="full")
 
-    return half_with_stall(count, drawn, MOST_DRAWS, with_stall=with_stall)
-
-
-def half_with_stall(
-    count: int,
-    draw: Callable[[], Trace],
-    most_draws: int,
-    surely: float = STALLED_SHARE,
-    with_stall: int | None = None,
-) -> list[Trace]:
-    """`count` of what `draw` gives, called up to `most_draws` times for each. Half of them (or as many as `with_stall` says)
-    stall for more than `surely` of their issue time, the others for no more than `STALLED_SHARE`; where such cannot be
-    found, others take their places."""
-    wanted = (count + 1) // 2 if with_stall is None else min(count, max(0, with_stall))
-    stalled: list[Trace] = []
-    without: list[Trace] = []
-    spare: list[Trace] = []
-    for _ in range(most_draws * count):
-        if len(stalled) + len(without) == count:
-            break
-        trace = draw()
-        share = stalled_share(trace)
-        if share > surely and len(stalled) < wanted:
-            stalled.append(trace)
-        elif share <= STALLED_SHARE and len(without) < count - wanted:
-            without.append(trace)
-        else:
-            spare.append(trace)
-    return [*stalled, *without, *spare][:count]
+    return half_with_stall(count, drawn, stalled_share, MOST_DRAWS, with_stall=with_stall)
 
 
 def draw(machine: Machine, producers: int, bounds: Bounds, rng: np.random.Generator) -> Program:
-    """One Program: two to four phases of 3 to 12 bursts, log-uniform in size and gap, which vary by a third within a phase.
+    """One Program, of phases as `draw_phases` draws them.
 
     All producers run the same phases; they start together, and their bursts drift apart.
     """
-    sizes, gaps = [], []
-    for _ in range(int(rng.integers(2, 5))):
-        bursts = int(rng.integers(3, 13))
-        size = np.exp(rng.uniform(np.log(bounds.least_bytes), np.log(bounds.most_bytes)))
-        gap = np.exp(rng.uniform(*np.log(bounds.gaps_ns)))
-        sizes += [in_lines(size * factor, LINE_BYTES) for factor in rng.uniform(*SPREAD, bursts)]
-        gaps += [round(1000 * gap * factor) for factor in rng.uniform(*SPREAD, bursts)]
-    return train(Phases(sizes, gaps), producers, machine.issue_time_ps)
+    phases = draw_phases(
+        (bounds.least_bytes, bounds.most_bytes), bounds.gaps_ns, lambda _: 1000.0, MOST_BURSTS, LINE_BYTES, rng
+    )
+    return train(phases, producers, machine.issue_time_ps)
 
 
 def stalled_share(trace: Trace, left_out: Sequence[int] = ()) -> float:

@@ -2,14 +2,14 @@
 
     all SMs         isolated bursts and trains, by the fit that every backend shares (sim/calibrate.py)
     fewer SMs       isolated bursts for each number K of producers; Q(K) as a share of each SM, of the GPU, or the smaller
-    costs           what releases, flags, tickets and barriers take
+    costs           what releases, flags, tickets, barriers and loads out of the far memory take
 
 The machine that comes of it is GPU 0, the producers, and GPU 1, what they store to; with transport `peer` all GPUs.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,13 +39,19 @@ SIMULATED_GRANULES = 48
 @dataclass(frozen=True)
 class Costs:
     """What is paid beside stores, in ns (None: not measured): a release at system scope after a burst of each size, one way
-    of a flag between SMs, a ticket from a counter shared by K SMs, the barrier of the grid, and noting a time."""
+    of a flag between SMs, a ticket from a counter shared by K SMs, the barrier of the grid, and noting a time.
+
+    `pull_ns` is what K SMs take for loads out of the far memory that all are in flight at once, `pull_gbs` the rate of many
+    more. The simulator knows neither: its loads take twice the latency, and come at R.
+    """
 
     release_ns: dict[int, float]
     flag_one_way_ns: float | None
     ticket_ns: dict[int, float]
     barrier_ns: float | None
     noting_ns: float
+    pull_ns: dict[int, float] = field(default_factory=dict)
+    pull_gbs: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,9 +204,11 @@ def costs_of(results: Container) -> Costs:
         return Costs({}, None, {}, None, noting)
     noted = part(results, "costs")
 
-    def between(group: str, first: int, last: int) -> dict[int, list[float]]:
+    def between(group: str, first: int, last: int, size: int | None = None) -> dict[int, list[float]]:
         found: dict[int, list[float]] = {}
         for i in noted.rows(group):
+            if size not in (None, noted.table["bytes"][i]):
+                continue
             key = int(noted.table["bytes" if "release" in group else "producers"][i])
             times = noted.ns(int(i))
             if group == "flag":
@@ -212,12 +220,16 @@ def costs_of(results: Container) -> Costs:
         return {key: max(0.0, float(np.median(values)) - noting) for key, values in sorted(found.items())}
 
     flag, barrier = middle(between("flag", 0, 1)), middle(between("barrier", 0, 1))
+    pulled = np.unique(noted.table["bytes"][noted.rows("pull")]).tolist()
+    pulls = [middle(between("pull", 0, 1, size)) for size in pulled]
     return Costs(
         release_ns=middle(between("release", 1, 2)),
         flag_one_way_ns=next(iter(flag.values())) / 2 if flag else None,
         ticket_ns=middle(between("ticket", 0, 1)),
         barrier_ns=next(iter(barrier.values())) if barrier else None,
         noting_ns=noting,
+        pull_ns=pulls[0] if pulls else {},
+        pull_gbs={sms: sms * pulled[-1] / took for sms, took in pulls[-1].items()} if pulls else {},
     )
 
 

@@ -1,8 +1,9 @@
-"""Run a plan on the GPUs of this computer:  python -m xstage.hw_validate.cuda.collect PLAN.npz -o RESULTS.npz
+"""Run a plan on the GPUs of this computer:  python hw_validate/cuda/run_here.py collect PLAN.npz -o RESULTS.npz
 
-Needs NumPy and CuPy and nothing else, so that it runs on a bare cluster node; plans are made, and results are read,
-elsewhere (`xstage calibrate|validate --backend cuda --plan FILE | --results FILE`). The results are written after every
-part, so that whatever ends a run early, what was measured is kept; they say which parts are whole, and why others are not.
+Needs NumPy and CuPy and nothing else, not even xstage installed, so that it runs on a bare cluster node; plans are
+made, and results are read, elsewhere (`xstage calibrate|validate --backend cuda --plan FILE | --results FILE`). The
+results are written after every part, so that whatever ends a run early, what was measured is kept; they say which
+parts are whole, and why others are not.
 
 Exit codes: 0 all parts that this computer can run have run, 2 bad input, 1 failure.
 """
@@ -18,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...sim.calibrate import LEAST_SLOPE_RATIO
 from ...sim.errors import InputError, XstageError
 from ...sim.files import check_output
 from ..measuring import Progress, silent
@@ -32,8 +34,6 @@ from .run_programs import Replays, run_programs
 from .transport import AUTO, TRANSPORTS, USUAL_BYTES, Transport, open_transport, peer_matrix
 
 CLOCK_MOVED_PCT = 2.0
-LEAST_KNEE_RATIO = 1.25
-"""Below it the calibration, too, will refuse to call it a knee."""
 AGAIN_ROUNDS = 3
 LAST_PARTS = ("completion", "width", "neighbours", "feed", "bulk", "incast")
 """Parts that come after the Programs: they tell more, but nothing is built on them."""
@@ -151,10 +151,10 @@ class Collector:
             self._warn(
                 f"{name}: the SM clock moved by {moved:.1f} % while it ran; times are in ns by the clock of each moment"
             )
-        if name == "bursts" and (ratio := knee_ratio(noted)) < LEAST_KNEE_RATIO:
+        if name == "bursts" and (ratio := knee_ratio(noted)) < LEAST_SLOPE_RATIO:
             self._warn(
                 f"Q cannot be seen: a byte of the largest bursts takes {ratio:.2f} times as long as one of the smallest "
-                f"(a knee needs {LEAST_KNEE_RATIO:g} times); larger bursts, more producers or another transport may show it"
+                f"(a knee needs {LEAST_SLOPE_RATIO:g} times); larger bursts, more producers or another transport may show it"
             )
         left = len(table) - len(resolved)
         return {
@@ -260,9 +260,7 @@ def collect_more(
 
 def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] | None = None) -> int:
     """The command line; `devices` makes the devices (default: CuPy's)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m xstage.hw_validate.cuda.collect", description=(__doc__ or "").split("\n\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="collect", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("plan", metavar="PLAN.npz")
     parser.add_argument("-o", "--output", required=True, metavar="RESULTS.npz")
     parser.add_argument("--transport", choices=(AUTO, *TRANSPORTS), help="default: as planned")

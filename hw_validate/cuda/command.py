@@ -40,7 +40,7 @@ class Planned:
 
     @property
     def next(self) -> str:
-        return f"python -m xstage.hw_validate.cuda.collect {self.path} -o RESULTS.npz"
+        return f"python hw_validate/cuda/run_here.py collect {self.path} -o RESULTS.npz"
 
 
 def write_plan(

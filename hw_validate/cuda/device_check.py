@@ -1,15 +1,15 @@
 """Everything worth knowing from a few minutes on one GPU:  python -m xstage.hw_validate.cuda.device_check -o DIR
 
-Needs NumPy and CuPy; with the other packages of xstage it also fits, simulates and draws, and runs the fused kernels.
-Without them the results wait in DIR for `xstage validate --backend cuda --results DIR/host.npz` elsewhere; which are missing
-is said first. Runs in the order of what is worth most, writes after each part, and begins nothing new when its time is over:
+Needs NumPy and CuPy; with the other packages named below it also fits and simulates, and runs the fused kernels. Without
+them the results wait in DIR for `xstage validate --backend cuda --results DIR/host.npz` elsewhere; which are missing is said
+first. Runs in the order of what is worth most, writes after each part, and begins nothing new when its time is over:
 
     check.json     which GPU, driver and host these are, and what the kernels need; what became of each step, what each
                    microbenchmark took; calibration and comparison, if they could be made
     host.npz       bursts, trains, numbers of producers, costs; a dozen unseen Programs; then the other microbenchmarks
     local.npz      bursts and trains into the GPU's own memory: the control
     fused.json, fused.parquet    the fused kernels: numbers and times of all policies, and tiles (device_check_fused.py)
-    machine.yaml, ops.parquet, report.html    calibration and comparison, for machines and people
+    machine.yaml, ops.parquet    calibration and comparison; `xstage validate` makes a page of host.npz elsewhere
 
 A step that fails, for whatever reason, ends nothing but itself. If it takes the GPU with it, a new process goes on with the
 steps behind it, and with the fused kernels that had not run.
@@ -61,12 +61,13 @@ PROGRAMS, REPEATS = 12, (9, 4)
 RANKS = (1, 2, 4)
 """Programs take these in turn: several ranks on one GPU share its egress and its Q."""
 CONTROL_PARTS = ("clock", "bursts", "trains")
-LATER_PARTS = ("completion", "width", "neighbours", "feed", "bulk")
-STEPS = ("start", "host", "programs", "local", "analysis", "fused", "later", "summary", "reporting")
+MORE_PARTS = ("completion", "width", "neighbours", "feed", "bulk")
+"""Before the fused kernels, which take all the time that is left: they say what stores, releases and loads cost there."""
+STEPS = ("start", "host", "programs", "local", "analysis", "more", "fused", "summary", "reporting")
 WITHOUT_GPU = ("analysis", "summary", "reporting")
 """Steps that run even if the GPU is lost or the time over."""
-PACKAGES = ("pydantic", "yaml", "numba", "scipy", "pandas", "pyarrow", "matplotlib", "jinja2")
-"""What fitting, simulating, the fused kernels and the report need beside NumPy."""
+PACKAGES = ("pydantic", "yaml", "numba", "scipy", "pandas", "pyarrow")
+"""What fitting, simulating, the fused kernels and the table of ops need beside NumPy."""
 LARGEST_FILE_BYTES = 16 << 20
 
 
@@ -179,8 +180,8 @@ class DeviceCheck:
     def local(self) -> dict[str, Any]:
         return self._collect(self._plan(CONTROL_PARTS), "local", "local.npz")
 
-    def later(self) -> dict[str, Any]:
-        return self._collect(self._plan(LATER_PARTS), "host", "host.npz", load(self.folder / "host.npz", "results"))
+    def more(self) -> dict[str, Any]:
+        return self._collect(self._plan(MORE_PARTS), "host", "host.npz", load(self.folder / "host.npz", "results"))
 
     def analysis(self) -> dict[str, Any]:
         """Fit and compare, if the packages for it are here."""
@@ -221,14 +222,13 @@ class DeviceCheck:
         self.report["microbenchmarks"] = found
 
     def reporting(self) -> dict[str, Any]:
-        """The report and the table of ops: what takes time and needs no GPU comes last."""
+        """The table of ops, and the command that makes a page: what takes time and needs no GPU comes last."""
         if "analysis" not in self.steps and (self.folder / "machine.yaml").exists():  # the process before did it
             self.analysis()
         if self.validation is None:
             return {"state": "skipped", "why": "there is no comparison to report on"}
         self.validation.write_ops(self.folder / "ops.parquet")
-        self.validation.report(self.folder / "report.html")
-        return {}
+        return {"page": f"{self._elsewhere()} --report report.html"}
 
     def _rough_drain_gbs(self) -> float | None:
         """R as the scout of the host link told it."""

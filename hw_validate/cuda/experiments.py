@@ -7,6 +7,7 @@ notes `marks` times a burst, in cycles since its row began:
     STORE    start, issued [, fenced] [, back]       stores from registers
     BULK     start, issued, read, done, back         1-D bulk stores from shared memory (sm_90 or newer)
     FEED     start, end                              loads out of L2
+    PULL     start, end                              loads out of the far memory, each of other bytes
     TICKET   start, end                              one atomic addition to a counter that all producers share
     FLAG     start, end                              to a partner SM and back, by release and acquire
     SYNC     start, end                              the barrier of the whole grid
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-STORE, BULK, FEED, TICKET, FLAG, SYNC, CLOCK, OFFSET = range(8)
+STORE, BULK, FEED, TICKET, FLAG, SYNC, CLOCK, OFFSET, PULL = range(9)
 
 LOCAL, ZEROS, LOADS, LIGHT, FENCE, BACK, ECHO, BUSY = (1 << i for i in range(8))
 """Flags. LOCAL: store to the GPU's own memory. ZEROS: the data are zeros, not noise. LOADS: the other warps of a producer

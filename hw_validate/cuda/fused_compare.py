@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...sim.program import Program
-from .fused_costs import with_measured_costs
+from .fused_costs import measured_pauses, with_measured_costs
 from .ranks import simulated_ranks
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def predict(program: Program, control: pd.DataFrame, machine: Machine, transport
 
     `control` is the op table of a run of the same Program with all memory on the GPU itself.
     """
-    return simulated_ranks(with_measured_costs(program, control), machine, transport).ops()
+    pauses = measured_pauses(program, control)
+    costed = pauses.put_into(with_measured_costs(program, control))
+    return pauses.taken_out_of(simulated_ranks(costed, machine, transport).ops())
 
 
 def compared(

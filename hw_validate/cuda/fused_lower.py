@@ -26,8 +26,10 @@ def with_warps(
     `work_first` of them. All lanes start at once, because the launch is real.
 
     Raises `InputError` if an SM would have more than `most_warps`, or its lanes do not fit, `ProgramError` if ranks start at
-    different times.
+    different times or a group spans SMs.
     """
+    if not lowered.tables["groups"]["is_in_shared"].all():
+        raise ProgramError("the fused kernels have no groups that span SMs")
     if len(np.unique(program.lanes["start_ps"][program.groups["first_lane"]])) > 1:
         raise ProgramError("the fused kernels start all ranks at once")
     lanes, ctas = lowered.tables["lanes"].copy(), lowered.tables["ctas"].copy()

@@ -39,7 +39,7 @@ WARPS: Mapping[str, int] = {"mma": 8, "epilogue": 3, "dispatch": 1, "combine": 1
 MOST_WARPS = 16
 STAGES = (3, 2)
 """Stages of the main loop that megamoe.cu has kernels for, best first."""
-LEAST_REST = 20 << 10
+LEAST_REST = 26 << 10
 """Bytes of shared memory that the interpreter needs beside the work, for its lanes and some records."""
 
 TILE = np.dtype(
@@ -48,8 +48,6 @@ TILE = np.dtype(
 ROW = np.dtype([(name, "u4") for name in ("rank", "item", "pool_row", "padding")])
 OTHER, L1, L2, PULL, COMBINE = range(5)
 """Kinds of a tile; see megamoe.cu, as for the structs."""
-BY_COURIER = 2
-"""Flag of a SIGNAL that its lane leaves to the courier."""
 _NO_LIMIT = 1 << 50
 _KIND_OF_PHASE = {"l1": L1, "l2": L2, "dispatch": PULL, "combine": COMBINE}
 
@@ -226,8 +224,6 @@ def _parts(program: Program, ops: Array, kernel: Kernel, shape: MegaMoe, rank_st
                 else:
                     first, last = number, number + 1
                 _set(ops, mine, first, last, joint=which == p.COMPUTE)
-            if kind == L2 and seat == 1:  # its release would wait for the tile's remote stores
-                ops["flags"][op[program.ops["kind"][op] == p.SIGNAL]] |= BY_COURIER
     _, op = ops_of(program, "combine", 0)
     mine = op[program.ops["kind"][op] == p.COMPUTE]
     _set(ops, mine, np.zeros_like(mine), np.zeros_like(mine), joint=True)

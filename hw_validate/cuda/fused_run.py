@@ -35,6 +35,7 @@ from .device import Devices
 from .errors import NoPeerAccessError
 from .fused_calls import ATTENTION_POLICIES, ERRORS, MEGAMOE_POLICIES, AttentionCall, Call, Lowering, MegaMoeCall
 from .fused_compare import Compared, compared, ranked_alike
+from .fused_waits import late_inputs
 from .job import Array, Job
 from .job_memory import JobMemory
 from .records import measured_ops
@@ -164,7 +165,8 @@ def measure(
     for outputs in runs:
         table = measured_ops(program, fused.lowered, outputs, to_add_ns(offsets, outputs, call.ranks))
         arrives = side == "far" or not between_gpus
-        rows.append(call.summary(table) | _whole(outputs) | (call.errors(fused, outputs) if arrives else {}))
+        told = call.summary(table) | late_inputs(program, table) | _whole(outputs)
+        rows.append(told | (call.errors(fused, outputs) if arrives else {}))
     return _over_repeats(rows) | needs | {"clock_is_steady": is_steady}, table
 
 
@@ -184,13 +186,15 @@ def _over_repeats(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _whole(outputs: Mapping[str, Array]) -> dict[str, float]:
     """From the start edge to the end of the last CTA of the slowest GPU, combine and all, in us; how many records found no
-    room in shared memory, each of which held up its lane; and the SM clock."""
-    whole, spilled = 0.0, 0
+    room in shared memory, each of which held up its lane; how long lanes stood before a full post box of their courier, in
+    all; and the SM clock."""
+    whole, spilled, held, mhz = 0.0, 0, 0, _sm_mhz(outputs)
     for name, times in outputs.items():
         if name.startswith("times@") and len(started := times[times["global_start"] > 0]):
             whole = max(whole, (int(started["global_end"].max()) - int(started["global_start"].min())) / 1000)
             spilled += int(started["spilled"].sum())
-    return {"whole_us": whole, "spilled": float(spilled), "sm_mhz": _sm_mhz(outputs)}
+            held += int(started["post_ticks"].sum(dtype=np.int64))
+    return {"whole_us": whole, "spilled": float(spilled), "post_us": held / mhz, "sm_mhz": mhz}
 
 
 def _sm_mhz(outputs: Mapping[str, Array]) -> float:

@@ -43,10 +43,10 @@ LANE = np.dtype(
 )
 CTA = np.dtype([(name, "u4") for name in ("gpu", "first_lane", "n_lanes", "first_word", "n_words", "log_records")])
 
-SYSTEM_WIDE, ADDS = 1, 4
+SYSTEM_WIDE, OWN_LOADS, ADDS = 1, 2, 4
 """Flags of an op; see lane_tables.cuh."""
 
 WARP, MOST_WARPS, MOST_LANES, MOST_LOADS, MOST_SHARES = 32, 24, 15, 16, 32
-LANE_BLOCK_BYTES, RECORD_BYTES, EDGE_BYTES = 2976, 20, 16
+LANE_BLOCK_BYTES, RECORD_BYTES, EDGE_BYTES = 2736, 20, 16
 GROUP_WORDS = 4
 """Words of a group before those of its lanes: lock, number taken, step, visits."""

@@ -2,11 +2,12 @@
 
     CTA      an SM that has lanes, of whichever GPU; ranks are ranges of CTAs
     lane     one warp, or several if it stores or loads (`Target.store_warps`, `load_warps`)
-    courier  one warp more in each CTA, which publishes counters for the lanes
+    courier  one warp more in each CTA, which bumps counters for the lanes
     ticks    durations stay picoseconds here; `Lowered.at_clock` makes them ticks of an SM's clock
 
 What the kernel cannot do like a GPU of the model is refused by name: a multicast, which needs memory of its own kind; more
-lanes on one SM than there are barriers and warps; a store or load larger than its lane's part of the buffer.
+lanes on one SM than there are barriers and warps; a store or load larger than its lane's part of the buffer; a lane that
+waits for loads of another (own_loads.py).
 Shares are rounded up to whole 16 bytes. The kernel claims tasks itself, by the Program's queues, plans and guards.
 """
 
@@ -36,6 +37,7 @@ from .lane_tables import (
     MOST_SHARES,
     MOST_WARPS,
     OP,
+    OWN_LOADS,
     QUEUE,
     RECORD_BYTES,
     RUN,
@@ -44,6 +46,7 @@ from .lane_tables import (
     SYSTEM_WIDE,
     WARP,
 )
+from .own_loads import waits_for_own_loads
 
 
 @dataclass(frozen=True)
@@ -268,9 +271,10 @@ def _groups(program: Program, lanes: Array, ctas: Array) -> tuple[Array, Array, 
     within = slot - rows["first_slot"][owner]
     words[first_word[owner] + GROUP_WORDS + rows["n_lanes"][owner] + within] = program.slots[slot]
 
-    # Only lanes that follow another need the list of what was taken.
+    # Only lanes that follow another need what was taken. Groups that span CTAs have three words a task, and for the end.
     most = np.bincount(group, weights=program.queues["n_tasks"][queue], minlength=len(rows)).astype(np.int64)
     most = np.where(rows["n_lanes"] > 1, most, 0)
+    most = np.where(groups["is_in_shared"] > 0, most, 3 * (most + 1))
     groups["first_taken"] = np.cumsum(most) - most
     return groups, words, int(most.sum()), cursors, is_shared
 
@@ -330,6 +334,7 @@ def _ops(program: Program, target: Target) -> tuple[Array, Array, int, int]:
     counted = np.where(has_counter, rows["counter"], 0)
     is_wide = (store & (rows["counter"] >= 0)) | (has_counter & wide[counted] if len(wide) else has_counter)
     ops["flags"] |= np.where(is_wide, SYSTEM_WIDE, 0).astype(np.uint8)
+    ops["flags"] |= np.where(waits_for_own_loads(program, wide), OWN_LOADS, 0).astype(np.uint8)
     alone = destination["n_shares"] == 1
     whole = int(ops["bytes"][store][alone].max(initial=0))
     dealt = min(target.granule_bytes, int(ops["bytes"][store][~alone].max(initial=0)))

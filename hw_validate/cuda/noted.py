@@ -14,6 +14,8 @@ from .experiments import Table
 Array = np.ndarray[Any, np.dtype[Any]]
 LEAST_WINDOW_NS = 1e6
 """The clock is told from stretches at least this long: ticks of the global timer may be 1 us apart."""
+LEAST_NS_PER_BYTE = 1e-6
+"""Of the smallest bursts, where noise makes the slope less."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,13 +112,23 @@ def gap_ns(noted: Noted, number: int, skip: int = 0) -> float:
     return float((times[:, skip + 1 :, 0] - times[:, skip:-1, 1]).mean())
 
 
-def knee_ratio(noted: Noted, group: str = "isolated") -> float:
-    """How many times more a byte takes in the largest third of isolated bursts than in the smallest (1: no knee)."""
-    rows = noted.rows(group)
-    sizes = noted.table["bytes"][rows].astype(float)
+def outer_lines(noted: Noted) -> tuple[Array, Array]:
+    """Straight lines through the times of the smallest and of the largest third of isolated bursts, each as ns a byte and ns
+    at 0 bytes. Misses count relative to the time."""
+    rows = noted.rows("isolated")
+    each = noted.table["bytes"][rows].astype(float)
     times = np.array([issue_ns(noted, int(i)) for i in rows])
-    order = np.unique(sizes)
-    middle = np.array([np.median(times[sizes == size]) for size in order])
-    third = max(2, len(order) // 3)
-    first, last = (np.polyfit(order[part], middle[part], 1)[0] for part in (slice(0, third), slice(-third, None)))
-    return float(last / max(first, 1e-12))
+    sizes = np.unique(each)
+    middle = np.array([np.median(times[each == size]) for size in sizes])
+    third = max(3, len(sizes) // 3)
+    small, large = (
+        np.polyfit(sizes[part], middle[part], 1, w=1 / middle[part]) for part in (slice(third), slice(-third, None))
+    )
+    small[0] = max(small[0], LEAST_NS_PER_BYTE)
+    return small, large
+
+
+def knee_ratio(noted: Noted) -> float:
+    """How many times more a byte takes in the largest third of isolated bursts than in the smallest (1: no knee)."""
+    small, large = outer_lines(noted)
+    return float(large[0] / small[0])

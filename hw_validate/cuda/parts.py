@@ -7,7 +7,7 @@ whoever reads results need not know how they were planned. Sizes are bytes that 
     bursts      isolated bursts of many sizes; the same into local memory (the control), and until the last word has arrived
     trains      periodic bursts of some sizes at many gaps, and one long run: R twice
     producers   isolated bursts by the number of producers: is Q an SM's, a GPU's, or the smaller of the two
-    costs       releases, flags, tickets, barriers
+    costs       releases, flags, tickets, barriers, loads out of the far memory
     completion  issued, fenced, arrived, by size
     width       stores of 4 to 32 bytes, and by 1 to 8 warps
     neighbours  a light storing SM beside hogs, loads under stores, other SMs busy, zeros in place of noise
@@ -54,6 +54,8 @@ FEW_PRODUCERS = 4
 """Up to so many the knee may lie at very large bursts, if there is one."""
 SWEEP_BYTES = {"few": (2 * KiB, MiB), "many": (4 * LINE_BYTES, 256 * KiB)}
 LONG_BYTES, LONG_BURSTS = MiB, 4
+PULL_BYTES = (32 * KiB, 256 * KiB)
+"""What an SM has in flight at most, so that it takes one way there and back; and many times that."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,9 @@ def costs(extent: Extent, rng: np.random.Generator) -> Part:
         rows.add("ticket", e.TICKET, producers=count, bursts=32)
     rows.add("flag", e.FLAG, producers=2, bursts=32)
     rows.add("barrier", e.SYNC, bursts=16)
+    for count in (1, e.ALL):
+        for size in PULL_BYTES:
+            rows.add("pull", e.PULL, producers=count, bytes=size, bursts=4)
     return rows.part("costs", extent.sweep_rounds, rng)
 
 

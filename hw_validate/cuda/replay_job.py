@@ -24,7 +24,7 @@ COUNTER_WORDS = 8
 RECORD = np.dtype([(name, "u4") for name in ("lane", "task", "op", "start", "end")])
 TIMES = np.dtype(
     [(name, "u8") for name in ("global_start", "clock_start", "global_end", "clock_end")]
-    + [(name, "u4") for name in ("sm", "status", "spilled", "padding")]
+    + [(name, "u4") for name in ("sm", "status", "spilled", "post_ticks")]
 )
 _CONSTANTS = ("ops", "shares", "entries", "runs", "queues", "steps", "groups", "lanes", "ctas")
 _BUFFERS = ("landing", "own_landing", "source", "own_source")

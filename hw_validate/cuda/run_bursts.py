@@ -120,9 +120,9 @@ class BurstRunner:
         made = made[(made["width"] <= 16) | (int(self.transport.ranks[0].compute_capability) >= 100)]
         made["warps"] = np.minimum(made["warps"], self.threads // WARP)
         made["chunk"] = np.minimum(made["chunk"], self.bulk_bytes)
-        made["bytes"] = np.where(made["kind"] == e.FEED, made["bytes"] // (8 * 16 * self.threads) * 8 * 16 * self.threads,
-                                 made["bytes"])  # fmt: skip
-        too_big = np.isin(made["kind"], (e.STORE, e.BULK)) & (made["bytes"] > self.region_bytes // 4)
+        loads, at_once = np.isin(made["kind"], (e.FEED, e.PULL)), 8 * 16 * self.threads
+        made["bytes"] = np.where(loads, made["bytes"] // at_once * at_once, made["bytes"])
+        too_big = np.isin(made["kind"], (e.STORE, e.BULK, e.PULL)) & (made["bytes"] > self.region_bytes // 4)
         made = made[~too_big]
         count = e.marks_of(made)
         made["first_mark"] = np.cumsum(count) - count

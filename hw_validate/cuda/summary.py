@@ -14,7 +14,7 @@ from .container import Container
 from .noted import Noted
 from .parts import AGAIN
 
-_MARKS = {e.STORE: "issued", e.BULK: "issued", e.FEED: "end", e.TICKET: "end", e.FLAG: "end", e.SYNC: "end"}
+_MARKS = {e.STORE: "issued", e.BULK: "issued"} | dict.fromkeys((e.FEED, e.PULL, e.TICKET, e.FLAG, e.SYNC), "end")
 _BULK_MARKS = ("issued", "read", "done", "back")
 
 
@@ -57,7 +57,7 @@ def _configuration(noted: Noted, numbers: Any) -> dict[str, Any]:
     told |= {f"{name}_ns": float(value) for name, value in zip(names, middle, strict=True)}
     if flags & e.LOADS:
         told["loads_of_a_warp"] = float(np.median([noted.cycles(int(i), sender)[..., 2].mean() for i in numbers]))
-    if row["kind"] in (e.STORE, e.BULK, e.FEED) and size:
+    if row["kind"] in (e.STORE, e.BULK, e.FEED, e.PULL) and size:
         told["gbs"] = float(sms * size / max(middle[0], 1e-3))
     return told
 

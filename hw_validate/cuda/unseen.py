@@ -20,11 +20,11 @@ from ...sim.machine import Machine
 from ...sim.program import Program
 from ...sim.trace import Trace
 from ..schedules import RANKS
-from ..trains import train
-from ..unseen import half_with_stall
+from ..trains import half_with_stall, train
+from ..unseen import stalled_share
 from .ranks import simulated_ranks
 from .schedules import schedule_program
-from .trains import SURELY_STALLED_SHARE, draw_phases
+from .trains import SURELY_STALLED_SHARE, draw_around_knee
 
 MOST_DRAWS = 20
 """Draws for each Program wanted; a machine on which nothing stalls yields fewer with stall."""
@@ -56,7 +56,7 @@ def unseen_traces(machine: Machine, producers: int, count: int, rng: np.random.G
         raise InputError("never fill the stage, so there is no knee to draw around", field="producers", value=producers)
 
     def of_ranks(ranks: int) -> Trace:
-        phases = draw_phases(at, producers, machine.drain_kbs(), rng)
+        phases = draw_around_knee(at, producers, machine.drain_kbs(), rng)
         return simulated(train(phases, ranks * where.sms(producers, ranks), machine.issue_time_ps, ranks))
 
     def simulated(program: Program) -> Trace:
@@ -72,5 +72,7 @@ def unseen_traces(machine: Machine, producers: int, count: int, rng: np.random.G
         (n_schedules, lambda: simulated(schedule_program(machine, where.sms(producers, RANKS), rng))),
     ]
     return [
-        trace for wanted, draw in draws for trace in half_with_stall(wanted, draw, MOST_DRAWS, SURELY_STALLED_SHARE)
+        trace
+        for wanted, draw in draws
+        for trace in half_with_stall(wanted, draw, stalled_share, MOST_DRAWS, SURELY_STALLED_SHARE)
     ]

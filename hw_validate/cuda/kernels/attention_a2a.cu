@@ -54,7 +54,6 @@ class AttentionA2a {
   XSTAGE_DEVICE explicit AttentionA2a(const Self& self) : p_(self.p), n_tasks_(0) {}
 
   XSTAGE_DEVICE bool is_joint(const Op& op) const { return (op.flags & COMPUTES_TOGETHER) != 0; }
-  XSTAGE_DEVICE bool waits_first(const Op&) const { return false; }
   XSTAGE_DEVICE bool prepare(const Self&, const Op&) const { return true; }
   XSTAGE_DEVICE void spin(const Self&, const Op&, u64) const {}
   XSTAGE_DEVICE void end_task() { ++n_tasks_; }
@@ -104,9 +103,9 @@ class AttentionA2a {
 
   // --- store, comm
 
-  // Rows of the tile to the GPUs of the op's shares. A thread reads four chunks before it stores them.
+  // Rows of the tile to the GPUs of the op's shares. A thread reads some chunks before it stores them.
   XSTAGE_DEVICE void store(const Self& self, const Op& op, const Tile& tile) const {
-    constexpr u32 AT_ONCE = 4;
+    constexpr u32 AT_ONCE = XSTAGE_ARCH >= 900 ? 4 : 2;  // before, registers are too few for four
     const bool is_copy = op.ticks == COPY, is_own = op.ticks == TO_OWN;
     const u32 rank = self.cta().gpu, thread = forgotten(self.thread), chunk = thread % CHUNKS;
     const u32 together = forgotten(self.n_threads) / CHUNKS;  // rows

@@ -5,7 +5,7 @@
 
 using namespace xstage;
 
-enum Kind : i32 { STORE, BULK, FEED, TICKET, FLAG, SYNC, CLOCK, OFFSET };
+enum Kind : i32 { STORE, BULK, FEED, TICKET, FLAG, SYNC, CLOCK, OFFSET, PULL };
 enum Flags : i32 { LOCAL = 1, ZEROS = 2, LOADS = 4, LIGHT = 8, FENCE = 16, BACK = 32, ECHO = 64, BUSY = 128 };
 
 constexpr u32 THREADS = 256;

@@ -225,16 +225,20 @@ XSTAGE_DEVICE void busy_row(Cta& cta, u32 needed) {
 
 // --- loads, tickets, flags, barriers, clocks
 
-XSTAGE_DEVICE void feed_row(Cta& cta, const Row& row) {
-  u32 bytes = static_cast<u32>(row.bytes), room = static_cast<u32>(cta.p.feed_bytes), step = cta_threads() * 16;
+// Out of memory that stays in L2, or (PULL) out of places of the far memory that this table has not touched before.
+XSTAGE_DEVICE void load_row(Cta& cta, const Row& row) {
+  const bool is_far = row.kind == PULL;
+  u32 bytes = static_cast<u32>(row.bytes), step = cta_threads() * 16;
+  u32 first = is_far ? 0 : cta_index() * bytes, room = is_far ? bytes : static_cast<u32>(cta.p.feed_bytes);
   for (i32 burst = 0; burst < row.bursts; ++burst) {
+    const u8* from = is_far ? cta.place(row, bytes) : cta.p.feed;
     sync_cta();
     if (thread_index() == 0) cta.note(static_cast<u32>(burst * row.marks), cta.since_start());
     u32 sum = 0;
     for (u32 at = thread_index() * 16; at < bytes; at += 8 * step) {
       Vector16 v[8];
 #pragma unroll
-      for (u32 i = 0; i < 8; ++i) v[i] = remote_load16(cta.p.feed + (cta_index() * bytes + at + i * step) % room);
+      for (u32 i = 0; i < 8; ++i) v[i] = remote_load16(from + (first + at + i * step) % room);
 #pragma unroll
       for (u32 i = 0; i < 8; ++i) sum ^= v[i].x ^ v[i].y ^ v[i].z ^ v[i].w;
     }
@@ -331,7 +335,8 @@ XSTAGE_DEVICE bool run_row(Cta& cta, const Row& row, u32 number) {
   if (!producer) return false;
   switch (row.kind) {
     case BULK: bulk_row(cta, row, v); break;
-    case FEED: feed_row(cta, row); break;
+    case FEED:
+    case PULL: load_row(cta, row); break;
     case TICKET: ticket_row(cta, row); break;
     case FLAG: flag_row(cta, row); break;
     case CLOCK: clock_row(cta, row); break;

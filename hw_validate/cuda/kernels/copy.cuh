@@ -72,7 +72,7 @@ XSTAGE_DEVICE void cp_async_arrive(MBarrier* barrier) {
 }
 
 // Whether the phase of this parity (0 for the first, 1 for the second, 0 for the third, ...) has ended. Not `try_wait`, which
-// may hold the thread, and with it its warp, until the phase ends: the courier of lanes.cuh has other post to look after.
+// may hold the thread until the phase ends: who waits looks at an abort word, too.
 XSTAGE_DEVICE bool mbarrier_test(MBarrier* barrier, u32 parity) {
 #ifdef XSTAGE_EMULATION
   return emulation::mbarrier_test(barrier, parity);

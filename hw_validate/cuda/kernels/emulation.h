@@ -13,7 +13,8 @@
 // and the shared memory of each CTA end where they should. The fibers' code is compiled with the sanitiser, the scheduler
 // (emulation_*.cpp) without.
 //
-// Not emulated: caches, weak memory other than what ThreadSanitizer finds, the time that things take, L2 or link limits.
+// Not emulated: caches, weak memory other than what ThreadSanitizer finds, the time that things take (but for releases, if
+// XSTAGE_RELEASE_TICKS is given), L2 or link limits.
 // Checked beyond the device: alignment of vector accesses and copies, lanes of a warp in different collectives, GPU scope
 // used on the memory of another GPU, mbarriers that were never initialised, shared memory larger than 227 KiB.
 #pragma once
@@ -43,6 +44,9 @@ u64 clock_offset();  // clock_ticks() less the global timer, without its ticks
 u64 sleep_until(u64 tick);
 u64 sleep_until_global(u64 ns);
 
+// What this fiber did or saw before its last fence is released to a word, by an addition that follows (fence_release).
+void fence();
+void release_fenced(const void* word);
 // Before a flag is touched: perhaps lets others run, checks alignment and that a GPU-scope access stays on its GPU.
 void before_access(const void* word, int scope);
 // After a flag was written: those who spin look again.
@@ -79,6 +83,15 @@ void mma_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]);
 void check_aligned(const void* address, u32 bytes, const char* what);
 
 // Here, and not in emulation_*.cpp, stands what touches the data of kernels, so that sanitisers see it.
+
+// How long a release beyond its CTA takes: on the device, until the stores of its SM that are under way have landed.
+#ifndef XSTAGE_RELEASE_TICKS
+#define XSTAGE_RELEASE_TICKS 0
+#endif
+template <int scope, u64 ticks>
+static inline void before_release() {
+  if (scope != 0 && ticks != 0) sleep_until(clock_ticks() + ticks);
+}
 
 static inline void ldmatrix4(u32 (&r)[4], const void* row, bool transposed) {
   check_aligned(row, 16, "a row of ldmatrix");

@@ -56,17 +56,6 @@ void raw_copy(void* to, const void* from, std::size_t bytes) {  // no call of me
   for (std::size_t i = 0; i < bytes / 4; ++i) target[i] = source[i];
 }
 
-// The engine of a list, from now on, has seen what was released to `token`.
-void acquire_as_engine(CopyList& list, void* token) {
-  if (!list.engine) {
-    become(s.main_identity);  // an identity knows what its maker knows
-    list.engine = new_identity();
-  }
-  become(list.engine);
-  tell_acquire(token);
-  become(s.current->identity);
-}
-
 Copy* new_copy(CopyList& list, Copy::Kind kind, void* to, const void* from, u32 bytes, u64* barrier) {
   Fiber* self = s.current;
   if (bytes % 16) fault("a copy of %u bytes (allowed: multiples of 16)", bytes);
@@ -75,7 +64,7 @@ Copy* new_copy(CopyList& list, Copy::Kind kind, void* to, const void* from, u32 
     check_aligned(to, 16, "the target of a copy");
     check_aligned(from, 16, "the source of a copy");
   }
-  acquire_as_engine(list, &self->cta->proxy_token);
+  acquire_as(list.engine, &self->cta->proxy_token);
   Copy* copy = s.free_copies;
   if (!copy) fault("more than %zu copies are under way", s.pool.size());
   s.free_copies = copy->next;

@@ -119,6 +119,16 @@ void yield() {
   to_main();
 }
 
+void acquire_as(Identity& other, void* token) {
+  if (!other) {
+    become(s.main_identity);  // an identity knows what its maker knows
+    other = new_identity();
+  }
+  become(other);
+  tell_acquire(token);
+  become(s.current->identity);
+}
+
 namespace {
 
 void fiber_main() {
@@ -251,6 +261,20 @@ void after_write() {
   release_spinning();
 }
 
+void fence() {
+  maybe_yield();
+  tell_release(&s.current->fence_token);
+  acquire_as(s.current->fenced, &s.current->fence_token);
+  s.current->has_fenced = true;
+}
+
+void release_fenced(const void* word) {
+  if (!s.current->has_fenced) fault("a signal at %s without a fence before it", describe(word).c_str());
+  become(s.current->fenced);
+  tell_release(const_cast<void*>(word));
+  become(s.current->identity);
+}
+
 void begin_spin() { s.current->seen_epoch = s.epoch - 1; }
 
 void spin(const void* word, u64 needed) {
@@ -337,13 +361,13 @@ u64 run(const std::vector<Launch>& launches, u64 seed, bool deadlines) {
 
   tell_acquire(&s.done_token);
   for (Fiber& each : s.fibers) {
-    for (CopyList* list : each.lists) {
-      if (!list->engine) continue;
-      become(list->engine);
+    for (Identity other : {each.async.engine, each.loads.engine, each.stores.engine, each.fenced}) {
+      if (!other) continue;
+      become(other);
       tell_release(&s.done_token);
       become(s.main_identity);
       tell_acquire(&s.done_token);
-      drop_identity(list->engine);
+      drop_identity(other);
     }
     if (each.identity) drop_identity(each.identity);
   }

@@ -155,6 +155,9 @@ struct Fiber {
   const char* what = nullptr;
   CopyList async, loads, stores;
   bool has_copies = false;
+  bool has_fenced = false;
+  Identity fenced = nullptr;  // who knows what this fiber knew at its last fence
+  char fence_token;
 
   CopyList* lists[3] = {&async, &loads, &stores};
   Fiber() = default;
@@ -203,6 +206,7 @@ void make_runnable(Fiber* fiber);
 void block(State state);           // the running fiber stops until somebody makes it runnable
 void yield();                      // the running fiber lets others go first
 void sync_with_leavers(Cta* cta);  // a thread of the CTA has ended: perhaps the others need wait no longer
+void acquire_as(Identity& other, void* token);  // one who acts for the running fiber has seen what was released to `token`
 void step_copies(Fiber* owner);    // one step of one of the copy engines of a thread
 [[noreturn]] void report_deadlock();  // and end this process
 

@@ -8,11 +8,11 @@
 namespace xstage {
 
 enum Kind : u32 { COMPUTE, STORE, LOAD, SIGNAL, WAIT, ACQUIRE, RELEASE };
-enum OpFlag : u32 { SYSTEM_WIDE = 1, BY_COURIER = 2, ADDS = 4 };
+enum OpFlag : u32 { SYSTEM_WIDE = 1, OWN_LOADS = 2, ADDS = 4 };  // OWN_LOADS: a WAIT for the first `count` loads of its lane
 
 constexpr u32 NONE = 0xffffffffu, BROKEN = 0xfffffffeu;
 constexpr u32 COUNTER_WORDS = 8;  // counters lie in sectors of their own
-constexpr u32 WINDOW_OPS = 32, MOST_LANES = 15, MAIL_SLOTS = 32, MOST_LOADS = 16;
+constexpr u32 WINDOW_OPS = 32, MOST_LANES = 15, MAIL_SLOTS = 128, MOST_LOADS = 16;
 
 struct Op {
   u8 kind, flags;
@@ -68,7 +68,8 @@ struct Record {
 
 struct Times {
   u64 global_start, clock_start, global_end, clock_end;
-  u32 sm, status, spilled, padding;
+  u32 sm, status, spilled;
+  u32 post_ticks;  // that lanes stood before full post boxes, all lanes together
 };
 
 struct LaneTables {
@@ -101,19 +102,19 @@ static_assert(sizeof(Record) == 20 && sizeof(Times) == 48 && sizeof(LaneTables) 
 
 // --- shared memory of a CTA
 
-struct Mail {
-  u32* counter;
-  u32 amount, is_system_wide;
+struct Mail {  // an op whose counters are to be bumped
+  u32 op : 31, is_system_wide : 1;
 };
 
 struct alignas(16) LaneBlock {
   Op ops[2][WINDOW_OPS];
-  Mail mail[MAIL_SLOTS], loads[MOST_LOADS];
+  Mail mail[MAIL_SLOTS];
   MBarrier arrived[MOST_LOADS];
-  u32 mail_written, mail_read, loads_written, loads_read, is_closed, entry, is_broken, n_logged;
+  u32* words;  // of the group
+  u32 window, mail_written, mail_read, n_loads, n_arrived, is_closed, entry, is_broken, n_logged, post_ticks;
 };
 
-static_assert(sizeof(LaneBlock) == 2976 && sizeof(Edge) == 16, "as in lower.py");
+static_assert(sizeof(Mail) == 4 && sizeof(LaneBlock) == 2736 && sizeof(Edge) == 16, "as in lower.py");
 
 // The parts of shared memory, in order.
 XSTAGE_DEVICE Edge* start_edge() { return reinterpret_cast<Edge*>(shared_memory()); }
@@ -149,21 +150,19 @@ struct LaneThread {
 template <typename Parameters>
 struct RereadLane : LaneThread {
   const Parameters& p;
-  u32* words;  // of the group
 
-  XSTAGE_DEVICE RereadLane(const Parameters& p, const Lane& lane, u32* words, u32 slot)
-      : LaneThread(lane, slot), p(p), words(words) {}
+  XSTAGE_DEVICE RereadLane(const Parameters& p, const Lane& lane, u32 slot) : LaneThread(lane, slot), p(p) {}
 
   XSTAGE_DEVICE const Cta& cta() const { return p.ctas[p.first_cta + cta_index()]; }
   XSTAGE_DEVICE const Lane& lane() const { return p.lanes[cta().first_lane + slot]; }
   XSTAGE_DEVICE const Group& group() const { return p.groups[lane().group]; }
-  XSTAGE_DEVICE bool is_group_in_shared() const { return group().is_in_shared != 0; }
+  XSTAGE_DEVICE bool is_group_in_shared() const { return true; }  // fused_lower.py refuses others
   XSTAGE_DEVICE u32 gpu() const { return cta().gpu; }
   XSTAGE_DEVICE u32 number() const { return lane().number; }
-  XSTAGE_DEVICE u32 window() const { return lane().window; }
   XSTAGE_DEVICE u32 log_records() const { return cta().log_records; }
   XSTAGE_DEVICE Record* log() const { return cta_log(cta()); }
   XSTAGE_DEVICE LaneBlock& block() const { return lane_blocks()[slot]; }
+  XSTAGE_DEVICE u32* words() const { return block().words; }
   XSTAGE_DEVICE Watch watch() const { return Watch{p.abort, p.patience}; }
   XSTAGE_DEVICE u64 start() const { return start_edge()->clock; }
   XSTAGE_DEVICE u32* counter(u32 home, i32 number) const { return counter_word(p.counters[home], number); }

@@ -71,7 +71,6 @@ class MegaMoe {
   XSTAGE_DEVICE explicit MegaMoe(const Self& self) : p_(self.p), n_tasks_(0) {}
 
   XSTAGE_DEVICE bool is_joint(const Op& op) const { return (op.flags & DELIVERS_OR_COMPUTES) != 0; }
-  XSTAGE_DEVICE bool waits_first(const Op& op) const { return op.kind == WAIT; }
   XSTAGE_DEVICE bool prepare(const Self&, const Op&) const { return true; }
   XSTAGE_DEVICE void spin(const Self&, const Op&, u64) const {}
   XSTAGE_DEVICE void end_task() { ++n_tasks_; }
@@ -142,7 +141,7 @@ class MegaMoe {
     const u8* a = (is_l2 ? p.middles : p.inputs)[self.cta().gpu] + static_cast<u64>(tile.pool_row) * row_bytes;
     const u8* b = (is_l2 ? p.second_gemm : p.first_gemm)[self.cta().gpu] +
                   (static_cast<u64>(tile.expert) * columns + tile.n_block * Tiles::N) * row_bytes;
-    Tiles::run(accumulators(), shared(), a, row_bytes, tile.n_rows, b, first, last, first > 0, self.thread,
+    Tiles::run(accumulators(), shared(), a, row_bytes, tile.n_rows, b, first, last, first > 0, forgotten(self.thread),
                [&self] { self.meet(); });
   }
 

@@ -1,8 +1,9 @@
 // Memory with an order and a scope, remote stores, signals and waits. Part of device.cuh.
 //
-// Scopes: CTA, GPU, SYSTEM (other GPUs and the host). There is no bare fence: an order always hangs on an access
-// (ld.acquire, st.release, red.release), which is what ThreadSanitizer understands, and on the device costs no more: a
-// release waits for the earlier stores of the thread and for those that it has seen through a barrier of its CTA.
+// Scopes: CTA, GPU, SYSTEM (other GPUs and the host). An order hangs on an access (ld.acquire, st.release, red.release), which
+// is what ThreadSanitizer understands. A release beyond the CTA waits for the earlier stores of the thread and for those that
+// it has seen through the CTA: on the device it is a fence and then the access. The one bare fence, fence_release, is for who
+// has many signals to give at once.
 #pragma once
 
 namespace xstage {
@@ -68,6 +69,7 @@ XSTAGE_DEVICE void store_relaxed(u32* word, u32 value) {
 template <Scope S>
 XSTAGE_DEVICE void store_release(u32* word, u32 value) {
 #ifdef XSTAGE_EMULATION
+  emulation::before_release<S, XSTAGE_RELEASE_TICKS>();
   emulation::before_access(word, S);
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
   emulation::after_write();
@@ -79,6 +81,7 @@ XSTAGE_DEVICE void store_release(u32* word, u32 value) {
 template <Scope S>
 XSTAGE_DEVICE void store_release(u64* word, u64 value) {
 #ifdef XSTAGE_EMULATION
+  emulation::before_release<S, XSTAGE_RELEASE_TICKS>();
   emulation::before_access(word, S);
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
   emulation::after_write();
@@ -102,6 +105,7 @@ XSTAGE_DEVICE void add_relaxed(u32* word, u32 amount) {
 template <Scope S>
 XSTAGE_DEVICE void add_release(u32* word, u32 amount) {
 #ifdef XSTAGE_EMULATION
+  emulation::before_release<S, XSTAGE_RELEASE_TICKS>();
   emulation::before_access(word, S);
   __atomic_fetch_add(word, amount, __ATOMIC_RELEASE);
   emulation::after_write();
@@ -114,6 +118,7 @@ XSTAGE_DEVICE void add_release(u32* word, u32 amount) {
 template <Scope S>
 XSTAGE_DEVICE u32 fetch_add(u32* word, u32 amount) {
 #ifdef XSTAGE_EMULATION
+  emulation::before_release<S, XSTAGE_RELEASE_TICKS>();
   emulation::before_access(word, S);
   u32 before = __atomic_fetch_add(word, amount, __ATOMIC_ACQ_REL);
   emulation::after_write();
@@ -144,6 +149,7 @@ XSTAGE_DEVICE u32 fetch_add_relaxed(u32* word, u32 amount) {
 template <Scope S>
 XSTAGE_DEVICE u32 compare_swap(u32* word, u32 expected, u32 value) {
 #ifdef XSTAGE_EMULATION
+  emulation::before_release<S, XSTAGE_RELEASE_TICKS>();
   emulation::before_access(word, S);
   bool swapped = __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   if (swapped) emulation::after_write();
@@ -151,6 +157,22 @@ XSTAGE_DEVICE u32 compare_swap(u32* word, u32 expected, u32 value) {
 #else
   u32 before;
   XSTAGE_SCOPED(S, "atom.acq_rel", ".cas.b32 %0, [%1], %2, %3;",
+                : "=r"(before) : "l"(word), "r"(expected), "r"(value) : "memory");
+  return before;
+#endif
+}
+
+// The same without any order: it waits for no earlier store.
+template <Scope S>
+XSTAGE_DEVICE u32 compare_swap_relaxed(u32* word, u32 expected, u32 value) {
+#ifdef XSTAGE_EMULATION
+  emulation::before_access(word, S);
+  bool swapped = __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  if (swapped) emulation::after_write();
+  return expected;
+#else
+  u32 before;
+  XSTAGE_SCOPED(S, "atom.relaxed", ".cas.b32 %0, [%1], %2, %3;",
                 : "=r"(before) : "l"(word), "r"(expected), "r"(value) : "memory");
   return before;
 #endif
@@ -288,6 +310,34 @@ XSTAGE_DEVICE void signal_release(u32* counter, u32 amount) {
   add_relaxed<S>(counter, amount);
 #else
   add_release<S>(counter, amount);
+#endif
+}
+
+// The two halves of signal_release, for many signals at once: everything that this thread did or saw before its last
+// fence_release comes before the signals that it gives by signal_fenced after it. What it did in between does not.
+template <Scope S>
+XSTAGE_DEVICE void fence_release() {
+#if defined(XSTAGE_FAULT_RELAXED_SIGNAL)
+#elif defined(XSTAGE_EMULATION)
+  emulation::before_release<S, XSTAGE_RELEASE_TICKS>();
+  emulation::fence();
+#else
+  XSTAGE_SCOPED(S, "fence.acq_rel", ";", ::: "memory");
+#endif
+}
+
+// The scope of the fence before must be as wide.
+template <Scope S>
+XSTAGE_DEVICE void signal_fenced(u32* counter, u32 amount) {
+#if defined(XSTAGE_FAULT_LOST_SIGNAL)
+  (void)counter, (void)amount;
+#elif defined(XSTAGE_EMULATION) && !defined(XSTAGE_FAULT_RELAXED_SIGNAL)
+  emulation::before_access(counter, S);
+  emulation::release_fenced(counter);
+  __atomic_fetch_add(counter, amount, __ATOMIC_RELAXED);
+  emulation::after_write();
+#else
+  add_relaxed<S>(counter, amount);
 #endif
 }
 

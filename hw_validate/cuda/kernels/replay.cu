@@ -26,18 +26,16 @@ static_assert(sizeof(Parameters) == 256, "as in replay_job.py");
 class HeldLane : public LaneThread {
  public:
   const Parameters& p;
-  u32* words;  // of the group
 
-  XSTAGE_DEVICE HeldLane(const Parameters& p, const Lane& lane, u32* words, u32 slot)
+  XSTAGE_DEVICE HeldLane(const Parameters& p, const Lane& lane, u32 slot)
       : LaneThread(lane, slot),
         p(p),
-        words(words),
         lane_(lane),
         group_(p.groups[lane.group]),
         block_(lane_blocks()[slot]),
+        words_(block_.words),
         start_(xstage::start_edge()->clock),
         number_(lane.number),
-        window_(lane.window),
         is_group_in_shared_(group_.is_in_shared != 0) {
     const Cta& cta = p.ctas[p.first_cta + cta_index()];
     gpu_ = cta.gpu;
@@ -54,10 +52,10 @@ class HeldLane : public LaneThread {
   XSTAGE_DEVICE bool is_group_in_shared() const { return is_group_in_shared_; }
   XSTAGE_DEVICE u32 gpu() const { return gpu_; }
   XSTAGE_DEVICE u32 number() const { return number_; }
-  XSTAGE_DEVICE u32 window() const { return window_; }
   XSTAGE_DEVICE u32 log_records() const { return log_records_; }
   XSTAGE_DEVICE Record* log() const { return log_; }
   XSTAGE_DEVICE LaneBlock& block() const { return block_; }
+  XSTAGE_DEVICE u32* words() const { return words_; }
   XSTAGE_DEVICE Watch watch() const { return Watch{p.abort, p.patience}; }
   XSTAGE_DEVICE u64 start() const { return start_; }
   XSTAGE_DEVICE u32* counter(u32 home, i32 number) const {
@@ -68,8 +66,9 @@ class HeldLane : public LaneThread {
   const Lane& lane_;
   const Group& group_;
   LaneBlock& block_;
+  u32* words_;
   u64 start_;
-  u32 number_, window_;
+  u32 number_;
   bool is_group_in_shared_;
   u32 gpu_, log_records_;
   Record* log_;
@@ -100,7 +99,6 @@ class Replay {
   XSTAGE_DEVICE explicit Replay(const Self&) {}
 
   XSTAGE_DEVICE bool is_joint(const Op&) const { return false; }
-  XSTAGE_DEVICE bool waits_first(const Op&) const { return false; }
   XSTAGE_DEVICE void end_task() const {}
 
   XSTAGE_DEVICE void spin(const Self& self, const Op& op, u64 begun) const {

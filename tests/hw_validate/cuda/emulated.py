@@ -74,7 +74,7 @@ def check_once_and_in_order(program: Program, table: Any) -> None:
 
 
 def check_counters(program: Program, outcome: emulate.Outcome) -> None:
-    """Each counter ends where the Program leads it."""
+    """Each counter ends where the Program leads it; a lane counts its loads itself."""
     assert final_counters(program).tolist() == [
         int(outcome.buffers[f"counters@{home}"][COUNTER_WORDS * number])
         for number, home in enumerate(program.counters["home"].tolist())
@@ -83,7 +83,8 @@ def check_counters(program: Program, outcome: emulate.Outcome) -> None:
 
 def final_counters(program: Program) -> np.ndarray:
     final = program.counters["initial"].astype(np.int64)
-    for op, counter, amount in _bumps(program):
+    signals, _, stores = _bumps(program)
+    for op, counter, amount in (signals, stores):
         np.add.at(final, counter, amount * op_repeats(program)[op])
     return final
 

@@ -23,6 +23,7 @@ from .emulated_devices import APART, FIRST_ADDRESS, EmulatedBuffer, facts
 CYCLES_PER_NS = 1.5
 TICK_NS = 32
 RELEASE_NS, TICKET_NS, FLAG_NS, BARRIER_NS, NOTING_NS, BACK_NS = 700.0, 350.0, 1200.0, 2500.0, 20.0, 900.0
+PULL_GBS = 40.0
 
 PROGRAMS = {}
 """Programs that were lowered, by their ops: a modelled GPU simulates them, and the tables alone do not say all."""
@@ -225,6 +226,8 @@ class ModelledDevices:
 
     def _issue_ns(self, row, bursts):
         size, k = float(row["bytes"]), int(row["producers"])
+        if row["kind"] == e.PULL:
+            return np.full(bursts, BACK_NS + k * size / PULL_GBS)
         if row["kind"] not in (e.STORE, e.BULK) or size == 0 or k == 0:
             return np.zeros(bursts)
         if row["flags"] & e.LOCAL or self.stage is None:

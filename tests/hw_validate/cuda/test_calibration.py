@@ -16,6 +16,7 @@ from .modelled_devices import (
     BARRIER_NS,
     FLAG_NS,
     NOTING_NS,
+    PULL_GBS,
     RELEASE_NS,
     TICK_NS,
     TICKET_NS,
@@ -98,6 +99,14 @@ def test_costs_are_without_the_noting_of_times(by_sm):
     assert costs.ticket_ns[8] == pytest.approx(TICKET_NS, abs=2)
     assert costs.flag_one_way_ns == pytest.approx(FLAG_NS / 2, abs=2)
     assert costs.barrier_ns == pytest.approx(BARRIER_NS, abs=2)
+
+
+def test_loads_out_of_the_far_memory_have_a_rate_of_their_own(by_sm):
+    """Stores drain at 52 GB/s, loads come at 40: one SM has 32 KiB in flight, and waits for them each time."""
+    costs = calibration.calibrate(by_sm).costs
+    assert set(costs.pull_ns) == set(costs.pull_gbs) == {1, 32}
+    assert costs.pull_ns[1] == pytest.approx(BACK_NS + 32768 / PULL_GBS, rel=0.01)
+    assert costs.pull_gbs[32] == pytest.approx(PULL_GBS, rel=0.01)
 
 
 def test_the_machine_is_one_that_a_scenario_can_use(by_gpu, tmp_path):

@@ -65,8 +65,16 @@ def test_the_whole_check_leaves_files_that_others_can_read(tmp_path):
     assert kinds.count("unseen train") == 6 and {"megamoe", "attention_a2a"} & set(kinds)
     assert report["replay"]["verdict"] == "agrees"
     files = sorted(path.name for path in tmp_path.iterdir())
-    assert files == ["check.json", "fused.json", "fused.parquet", "host.npz", "local.npz", "machine.yaml", "ops.parquet",
-                     "report.html"]  # fmt: skip
+    assert files == [
+        "check.json",
+        "fused.json",
+        "fused.parquet",
+        "host.npz",
+        "local.npz",
+        "machine.yaml",
+        "ops.parquet",
+    ]
+    assert report["steps"]["reporting"]["page"].endswith("host.npz --report report.html")
     assert len(report["programs"]) == 12 and report["start"]["kernels"]["replay"]["registers"] == 80
     assert all(path.stat().st_size < LARGEST_FILE_BYTES for path in tmp_path.iterdir())
     parts = load(tmp_path / "host.npz", "results").header["parts"]
@@ -110,7 +118,7 @@ def test_without_a_law_programs_run_and_the_fused_kernels_tell_their_numbers(tmp
     made = DeviceCheck(WithoutLaw(None, sms=4), tmp_path, 3600.0, extent=EXTENT, fused_extent=TINY)
     assert not made.run()
     assert states(made.report) == {"start": "done", "host": "done", "programs": "done", "local": "done",
-                                   "analysis": "failed", "fused": "done", "later": "done", "summary": "done",
+                                   "analysis": "failed", "more": "done", "fused": "done", "summary": "done",
                                    "reporting": "skipped"}  # fmt: skip
     assert made.report["steps"]["analysis"]["error"] == "NoLawError"
     assert "NoLawError" in made.report["steps"]["programs"]["drawn_by_law_because"]
@@ -128,7 +136,7 @@ def test_a_fault_of_ours_in_one_step_does_not_take_the_others_with_it(tmp_path, 
     assert not good
     assert report["steps"]["analysis"]["error"] == "KeyError"
     assert "no such thing" in report["steps"]["analysis"]["traceback"]
-    assert report["steps"]["later"]["state"] == report["steps"]["summary"]["state"] == "done"
+    assert report["steps"]["more"]["state"] == report["steps"]["summary"]["state"] == "done"
 
 
 def test_a_lost_gpu_is_left_to_a_new_process_with_the_steps_behind(tmp_path):
@@ -136,7 +144,7 @@ def test_a_lost_gpu_is_left_to_a_new_process_with_the_steps_behind(tmp_path):
     devices = ModelledDevices(stage(), sms=4, fails={("run", 1): DeviceLostError("the GPU is lost")})
     made = DeviceCheck(devices, tmp_path, 600.0, extent=EXTENT, renew=lambda steps: bool(asked.append(steps)))
     assert not made.run()
-    assert asked == [["programs", "local", "analysis", "fused", "later", "summary", "reporting"]]
+    assert asked == [["programs", "local", "analysis", "more", "fused", "summary", "reporting"]]
     after = DeviceCheck(ModelledDevices(stage(), sms=4), tmp_path, 600.0, extent=EXTENT, steps=["local", "summary"])
     assert not after.run()
     assert states(json.loads((tmp_path / "check.json").read_text())) == {
@@ -150,9 +158,9 @@ def test_a_gpu_that_is_gone_leaves_the_steps_that_need_none(tmp_path, capsys):
     def gone():
         raise NoGpuError("no GPU any more")
 
-    main(["-o", str(tmp_path), "--steps", "later,summary"], gone)
+    main(["-o", str(tmp_path), "--steps", "more,summary"], gone)
     report = json.loads((tmp_path / "check.json").read_text())
-    assert report["steps"]["later"] == {"state": "not run", "why": "the GPU was lost before"}
+    assert report["steps"]["more"] == {"state": "not run", "why": "the GPU was lost before"}
     assert report["steps"]["summary"]["state"] == "done"
     assert main(["-o", str(tmp_path)], gone) == 1 and "no GPU any more" in capsys.readouterr().err
 
@@ -189,17 +197,17 @@ def test_a_fused_kernel_that_breaks_everything_is_left_out_by_the_process_that_g
     broken = [run for run in runs if run["kernel"] == "attention"]
     assert all(run["failed"] == {"far": "DeviceLostError: an illegal memory access"} for run in broken)
     assert all(("simulated" in run) == (run["kernel"] == "megamoe") for run in runs)
-    assert len(list(tmp_path.iterdir())) == 8
+    assert len(list(tmp_path.iterdir())) == 7
 
 
 def test_the_new_process_has_the_same_command_and_the_time_that_is_left(monkeypatch):
     calls = []
     monkeypatch.setattr(module.os, "execv", lambda *given: calls.append(given))
     monkeypatch.setattr(sys, "orig_argv", ["python3", "run_here.py", "device_check", "-o", "check"])
-    module._in_a_new_process(["later", "summary"], module.time.perf_counter() + 100.4)
+    module._in_a_new_process(["more", "summary"], module.time.perf_counter() + 100.4)
     ((program, words),) = calls
     assert program == words[0] == sys.executable
-    assert words[1:] == ["run_here.py", "device_check", "-o", "check", "--steps", "later,summary", "--budget", "100"]
+    assert words[1:] == ["run_here.py", "device_check", "-o", "check", "--steps", "more,summary", "--budget", "100"]
 
 
 def test_packages_that_are_missing_are_said_first_and_end_only_what_needs_them(tmp_path, monkeypatch, capsys):
@@ -429,7 +437,7 @@ def test_exit_codes(tmp_path, capsys):
 def test_a_step_that_failed_stays_failed_where_a_later_process_cannot_run_it(tmp_path):
     failed = {"state": "failed", "why": "the GPU is lost"}
     (tmp_path / "check.json").write_text(json.dumps({"steps": {"fused": failed}}))
-    after = DeviceCheck(None, tmp_path, steps=["fused", "later"])
+    after = DeviceCheck(None, tmp_path, steps=["more", "fused"])
     assert not after.run()
     assert after.report["steps"]["fused"] == failed
-    assert after.report["steps"]["later"]["state"] == "not run"
+    assert after.report["steps"]["more"]["state"] == "not run"

@@ -146,6 +146,17 @@ def test_what_is_signalled_is_seen():
     assert all(seen) and not any(aborts)
 
 
+def fenced_handshake(**options):
+    outputs, _ = run("fenced_handshake", np.zeros(1, "u4"), np.zeros((192, 4), "u4"), ctas=3, **options)
+    return [bool((out[64:, 0].reshape(2, 64) == (np.arange(64) + 1) % 64 + 100).all()) for out in outputs]
+
+
+def test_signals_behind_one_fence_tell_what_came_before_it():
+    assert all(fenced_handshake(seeds=range(12)))
+    with pytest.raises(EmulationError, match=r"a signal at flags\[0\] without a fence before it"):
+        fenced_handshake(fault=1)
+
+
 def test_a_missing_signal_is_a_deadlock_that_names_who_waits_for_what():
     with pytest.raises(DeadlockError) as error:
         handshake(fault=1)
@@ -195,6 +206,7 @@ def test_thread_sanitizer_accepts_what_is_ordered():
     assert all(handshake(sanitizer="thread", seeds=range(2))[0])
     assert all(bulk_pipeline(sanitizer="thread", seeds=range(3)))
     assert all(async_copy(sanitizer="thread", seeds=range(3)))
+    assert all(fenced_handshake(sanitizer="thread", seeds=range(2)))
     collectives(sanitizer="thread", seeds=range(2))
 
 
@@ -203,6 +215,7 @@ def test_thread_sanitizer_accepts_what_is_ordered():
     [
         pytest.param(handshake, 2, id="no wait for the flag"),
         pytest.param(handshake, 3, id="the flag before the stores"),
+        pytest.param(fenced_handshake, 2, id="stores after the fence"),
         pytest.param(bulk_pipeline, 1, id="no wait for a bulk load"),
         pytest.param(bulk_pipeline, 2, id="no proxy fence"),
         pytest.param(bulk_pipeline, 3, id="source of a bulk store written too early"),

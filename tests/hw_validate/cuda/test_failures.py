@@ -46,7 +46,8 @@ def fails(monkeypatch, capsys, tmp_path):
 
         monkeypatch.setattr(backend, "gpus_here", here)
         command, *more = words or ("validate",)
-        code = main([command, "--backend", "cuda", "--quick", "--json", *more])
+        quick = [] if "--results" in more else ["--quick"]
+        code = main([command, "--backend", "cuda", *quick, "--json", *more])
         return code, json.loads(capsys.readouterr().out).get("error")
 
     return run

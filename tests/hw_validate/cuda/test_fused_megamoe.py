@@ -13,6 +13,7 @@ from xstage.hw_validate.cuda.fused_costs import with_measured_costs
 from xstage.hw_validate.cuda.fused_megamoe import FusedMegaMoe, lower_megamoe
 from xstage.hw_validate.cuda.fused_megamoe_job import megamoe_job, megamoe_reference, random_megamoe
 from xstage.hw_validate.cuda.fused_times import l2_tile_times, pull_times
+from xstage.hw_validate.cuda.lane_tables import OWN_LOADS
 from xstage.hw_validate.cuda.replay_job import Settings
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim import program as p
@@ -164,6 +165,24 @@ def test_the_kernel_without_instrumentation_computes_the_same_and_notes_nothing(
     assert (results_of(fused, with_records) == results_of(fused, without)).all()
     assert with_records.buffers["n_records@0"][0] == fused.lowered.n_records
     assert without.buffers["n_records@0"][0] == 0
+
+
+SLOW = 10**7
+"""Ticks of a release beyond its CTA: longer than everything else together, as behind a full stage."""
+
+
+@pytest.mark.parametrize("name", ["wave", "interleaved"])
+def test_no_lane_stands_still_for_a_release(name):
+    """Only who waits for what others did may wait for the release in between: never a pull for its row."""
+    program, fused, _, [outcome] = run(POLICIES[name], defines={"XSTAGE_RELEASE_TICKS": SLOW})
+    records, times = outcome.buffers["records@0"], outcome.buffers["times@0"]
+    kind = program.ops["kind"][records["op"]]
+    own = fused.lowered.tables["ops"]["flags"][records["op"]] & OWN_LOADS > 0
+    took = records["end"] - records["start"]
+    assert own.any() and took[own].max() < SLOW / 2
+    assert took[np.isin(kind, (p.COMPUTE, p.STORE, p.SIGNAL, p.LOAD))].max() < SLOW / 2
+    assert took[(kind == p.WAIT) & ~own].max() > SLOW / 2
+    assert times["post_ticks"].sum() == 0
 
 
 # --- sanitisers

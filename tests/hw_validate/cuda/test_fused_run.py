@@ -46,7 +46,8 @@ def test_policies_run_on_devices_and_write_their_report(kernel, tmp_path):
         for side in ("far", "control", "bare"):
             assert told[side]["relative_error"] < 0.005
             assert told[side]["whole_us"] > told["simulated"].get("span_us", 0) > 0
-            assert told[side]["sm_mhz"] > 0 and told[side]["registers"] == 0
+            assert told[side]["sm_mhz"] > 0 and told[side]["registers"] == 0 and told[side]["post_us"] >= 0
+            assert ("l2_inputs_late_total_us" in told[side]) == (kernel == "megamoe" and side != "bare")
         assert told["far"]["makespan_us"] > told["far"]["span_us"] > 0 and told["simulated"]["makespan_us"] > 0
         assert {"makespan_us", "span_us", "span_p95_us", "stores_total_us", "mma_stall_us"} <= set(told["error_pct"])
         assert told["stall_us"]["measured"] == pytest.approx(

@@ -74,7 +74,8 @@ def test_the_stores_of_a_microbenchmark_are_of_one_kind_whatever_their_width():
     assert {"st.global.u32", "st.global.u64"} <= stores and "st.volatile" not in stores
 
 
-def test_the_courier_never_stands_still_for_one_load():
+def test_a_wait_for_loads_never_stands_still_in_one_instruction():
+    """Between two looks it sees whether others gave up."""
     lines = ptx_of("replay.cu")
     assert any("mbarrier.test_wait" in line for line in lines)
     assert not any("mbarrier.try_wait" in line for line in lines)

@@ -259,6 +259,73 @@ def test_loads_in_flight_stay_within_the_window_and_all_arrive():
         check(program, lowered, outcome)
 
 
+SLOW = 10**6
+"""Ticks of a release beyond its CTA: longer than everything else together, as behind a full stage."""
+
+
+def replay_with_slow_releases(program, **target):
+    lowered, outcomes = replay(program, seeds=range(6), defines={"XSTAGE_RELEASE_TICKS": SLOW}, **target)
+    for outcome in outcomes:
+        check(program, lowered, outcome)
+    return outcomes
+
+
+def test_no_lane_stands_still_for_a_release_and_one_serves_all_mail_before_it():
+    """Two SMs share ten tasks that store to two ranks, signal, load, and wait for the load."""
+    builder = ProgramBuilder(3)
+    visible = builder.counters(home=[0, 1, 2], cause="peer")
+    done, *loaded = (int(builder.counters(home=0, cause="inputs")) for _ in range(3))
+    both = builder.destination({1: 512, 2: 512})
+    ops = [
+        {"kind": p.STORE, "target": both, "bytes": 1024, "counter": visible, "stride": 1},
+        {"kind": p.SIGNAL, "counter": done, "count": 1},
+    ]
+    shared = builder.queue([builder.tasks(builder.op_list(ops), 1) for _ in range(10)])
+    for sm in (0, 1):
+        load = {"kind": p.LOAD, "target": 1, "bytes": 256, "counter": loaded[sm]}
+        wait = [{"kind": p.WAIT, "counter": loaded[sm], "count": n} for n in (1, 2, 3)]
+        own = builder.queue([builder.tasks(builder.op_list([load, wait[n]]), 1) for n in range(3)])
+        plan = builder.plan(repeat=[own, shared])
+        builder.groups(gpu=0, plan=plan, seats=[Seat("store", sm=sm, window=1)])
+    for outcome in replay_with_slow_releases(builder.build()):
+        assert outcome.buffers["records@0"]["end"].max() < SLOW
+        assert outcome.buffers["times@0"]["post_ticks"].sum() == 0
+        # Two at the start; then one for the first mail, and one for all that came meanwhile.
+        assert 3 * SLOW < outcome.ticks < 5 * SLOW
+
+
+def test_groups_that_span_sms_claim_without_a_release():
+    """Two groups of two SMs each, with a queue that they share and one of their own."""
+    builder = ProgramBuilder(2)
+    visible = builder.counters(home=[0, 1], cause="peer")
+    store = {"kind": p.STORE, "target": builder.destination({1: 256}), "bytes": 256, "counter": visible, "stride": 1}
+    first = builder.op_list([store, {"kind": p.RELEASE, "counter": 0, "count": 1}])
+    builder.op_list([{"kind": p.ACQUIRE, "counter": 0, "count": 1}])
+    shared = builder.queue([builder.tasks(first, 2) for _ in range(9)])
+    for sm in (0, 2):
+        own = builder.queue([builder.tasks(first, 2) for _ in range(3)])
+        plan = builder.plan(prefix=[(shared, p.NO_QUEUE, 2)], repeat=[own, shared])
+        seats = [Seat("store", sm=sm), Seat("mma", sm=sm + 1)]
+        builder.groups(gpu=0, plan=plan, seats=seats, slots=(0,), ahead=2)
+    program = builder.build()
+    assert not lowered_for(program).tables["groups"]["is_in_shared"].any()
+    for outcome in replay_with_slow_releases(program):
+        assert outcome.buffers["records@0"]["end"].max() < SLOW
+
+
+def test_a_lane_that_stands_before_a_full_post_box_is_told_of():
+    for signals, held in ((128, 0), (129, 1)):
+
+        def ops(builder, signals=signals):
+            done = builder.counters(home=0, cause="inputs")
+            return [{"kind": p.SIGNAL, "counter": done, "count": 1}] * signals
+
+        for outcome in replay_with_slow_releases(one_lane(ops)):
+            times = outcome.buffers["times@0"]["post_ticks"]
+            assert (times.sum() > SLOW / 2) == held
+            assert outcome.buffers["records@0"]["end"].max() >= times.sum()
+
+
 def test_records_that_do_not_fit_into_shared_memory_are_kept_all_the_same():
     program = one_lane(lambda builder: [{"kind": p.COMPUTE, "duration_ps": 1}] * 50)
     lowered, outcomes = replay(program, shared_bytes=4200)
@@ -341,16 +408,20 @@ def test_guards_that_are_not_looked_at_are_noticed():
 
 
 def loads_what_is_stored(waits=True, sanitizer="thread", defines=None):
-    """GPU 0 stores to GPU 1 and bumps a counter there; GPU 1 waits for it and loads the very bytes."""
+    """GPU 0 stores to GPU 1 and bumps a counter there; GPU 1 waits for it and loads the very bytes.
+
+    Who stores is the second lane of its SM: one thread of the courier sees its mail, and another bumps the counter.
+    """
     builder = ProgramBuilder(2)
     builder.counters(home=[0, 1], cause="peer")
     row = builder.destination({1: 1024})
-    store = builder.op_list([{"kind": p.STORE, "target": row, "bytes": 1024, "counter": 0, "stride": 1}])
+    store = builder.op_list([{"kind": p.COMPUTE, "duration_ps": 1000}])
+    builder.op_list([{"kind": p.STORE, "target": row, "bytes": 1024, "counter": 0, "stride": 1}])
     wait = [{"kind": p.WAIT, "counter": 1, "count": 1}] if waits else []
     load = builder.op_list([*wait, {"kind": p.LOAD, "target": 1, "bytes": 1024}])
-    for gpu, run in ((0, store), (1, load)):
-        plan = builder.plan(repeat=[builder.queue([builder.tasks(run, 1)])])
-        builder.groups(gpu=gpu, plan=plan, seats=[Seat("any", window=1)])
+    for gpu, run, seats in ((0, store, [Seat("mma"), Seat("any", sm=0)]), (1, load, [Seat("any", window=1)])):
+        plan = builder.plan(repeat=[builder.queue([builder.tasks(run, len(seats))])])
+        builder.groups(gpu=gpu, plan=plan, seats=seats)
     program = builder.build()
     outcomes = []
     for transport in ("host", "peer"):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from xstage.hw_validate.cuda import lane_tables as low
+from xstage.hw_validate.cuda.fused_lower import with_warps
 from xstage.hw_validate.cuda.lower import Target, lower
 from xstage.sim import program as p
 from xstage.sim.errors import InputError, ProgramError
@@ -102,6 +103,54 @@ def test_only_counters_that_other_ranks_bump_are_system_wide(is_one_gpu):
     tables = lower(program, Target(is_one_gpu=is_one_gpu)).tables
     assert tables["ops"]["flags"].tolist() == [0, low.SYSTEM_WIDE, low.SYSTEM_WIDE]
     assert tables["entries"]["guard_is_system_wide"].tolist() == [0, 1]
+
+
+def loading(*lanes, signal=None, initial=0, guard=False):
+    """GPU 0 with an SM for each of `lanes`, which are (counters of its loads, counters of its waits)."""
+    builder = ProgramBuilder(2)
+    builder.counters(home=[0, 0, 0], cause="inputs", initial=initial)
+    for sm, (loads, waits) in enumerate(lanes):
+        ops = [{"kind": p.LOAD, "target": 1, "bytes": 64, "counter": counter} for counter in loads]
+        ops += [{"kind": p.WAIT, "counter": counter, "count": 1} for counter in waits]
+        ops += [{"kind": p.SIGNAL, "counter": signal, "count": 1}] if signal is not None else []
+        task = builder.tasks(builder.op_list(ops), 1, guards=[(0, 1)] if guard else [])
+        plan = builder.plan(repeat=[builder.queue([task])])
+        builder.groups(gpu=0, plan=plan, seats=[Seat("any", sm=sm, window=2)])
+    return builder.build()
+
+
+def test_a_wait_for_loads_of_its_own_lane_is_marked():
+    ops = lower(loading(([0, 0], [0, 2]), ([1], [1]), signal=2)).tables["ops"]
+    own = ops["flags"] & low.OWN_LOADS > 0
+    assert own.tolist() == [False, False, True, False, False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(lambda: loading(([0], []), ([], [0])), id="another lane waits for it"),
+        pytest.param(lambda: loading(([0], []), ([0], [])), id="two lanes bump it"),
+        pytest.param(lambda: loading(([1, 0], [0])), id="a lane has two of them"),
+        pytest.param(lambda: loading(([0, -1], [0])), id="not every load bumps it"),
+        pytest.param(lambda: loading(([0], [0]), signal=0), id="a signal bumps it, too"),
+        pytest.param(lambda: loading(([0], [0]), initial=1), id="it does not begin at 0"),
+        pytest.param(lambda: loading(([0], [0]), guard=True), id="a guard looks at it"),
+    ],
+)
+def test_a_load_that_others_wait_for_is_refused(program):
+    with pytest.raises(ProgramError, match=r"cannot run a LOAD that bumps counters\[0\]: the loads of a lane bump one"):
+        lower(program())
+
+
+def test_the_fused_kernels_refuse_a_group_that_spans_sms():
+    builder = ProgramBuilder(1)
+    run = builder.op_list(compute(builder))
+    builder.op_list(compute(builder))
+    plan = builder.plan(repeat=[builder.queue([builder.tasks(run, 2)])])
+    builder.groups(gpu=0, plan=plan, seats=[Seat("mma", sm=0), Seat("epilogue", sm=1)])
+    program = builder.build()
+    with pytest.raises(ProgramError, match="the fused kernels have no groups that span SMs"):
+        with_warps(program, lower(program), {"mma": 1, "epilogue": 1}, 16, 1 << 16, 1 << 17)
 
 
 def test_every_lane_has_its_own_part_of_a_buffer():

@@ -165,6 +165,26 @@ XSTAGE_KERNEL(handshake, Parameters, 64) {
   mail[n + thread] = Vector16{mail[(thread + 1) % n].x + 100, 0, 0, 0};
 }
 
+// CTA 0 leaves a line for each thread and gives two signals behind one fence; CTA 1 waits for the first, CTA 2 for the second.
+// Faults: 1 no fence, 2 the stores come after the fence.
+XSTAGE_KERNEL(fenced_handshake, Parameters, 64) {
+  const Watch watch{parameters.abort, parameters.patience};
+  const u32 thread = thread_index(), fault = parameters.fault, n = cta_threads();
+  Vector16* mail = reinterpret_cast<Vector16*>(parameters.output);
+  if (cta_index() == 0) {
+    if (fault != 2) remote_store16(mail + thread, Vector16{thread, 1, 2, 3});
+    sync_cta();
+    if (thread != 0) return;
+    if (fault != 1) fence_release<SYSTEM>();
+    for (u32 i = 0; i < n && fault == 2; ++i) remote_store16(mail + i, Vector16{i, 1, 2, 3});
+    for (u32 i = 0; i < 2; ++i) signal_fenced<SYSTEM>(parameters.flags + i, 1);
+    return;
+  }
+  const bool met = thread != 0 || wait_acquire<SYSTEM>(parameters.flags + cta_index() - 1, 1, watch);
+  if (!sync_cta_all(met)) return;
+  mail[cta_index() * n + thread] = Vector16{mail[(thread + 1) % n].x + 100, 0, 0, 0};
+}
+
 // Every thread of every CTA adds to a word after a grid barrier, and to the next after another. Faults: 1 a CTA stays away.
 XSTAGE_KERNEL(rounds, Parameters, 64) {
   const Watch watch{parameters.abort, parameters.patience};
