@@ -1,4 +1,4 @@
-"""How much of R and of Q is enough: the makespan over a factor of each."""
+"""How much of R and of Q is enough: what a run takes over a factor of each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 MOST_LABELS = 6
 
 
-def needs_figure(data: pd.DataFrame, setting: str = "") -> Figure:
-    """A panel a limit: makespan at each factor that was tried, and, dashed, without the limit and where it is enough.
+def needs_figure(data: pd.DataFrame, setting: str = "", time: str = "makespan") -> Figure:
+    """A panel a limit: the time at each factor that was tried, and, dashed, without the limit and where it is enough.
 
     `data`: columns limit, factor, makespan_us, needed_factor (NaN where none was found), best_us. `setting` says what was
-    simulated.
+    simulated, `time` what it is that `makespan_us` holds, where that is another end of the run.
     """
     limits = list(data.groupby("limit", sort=False))
     with house_style():
@@ -43,7 +43,7 @@ def needs_figure(data: pd.DataFrame, setting: str = "") -> Figure:
             axes.set(title=str(name), xlabel="times what there is (logarithmic)")
             _label_powers(axes, rows["factor"])
             axes.set_ylim(bottom=0, top=1.3 * top)
-        panels[0].set_ylabel("makespan, µs")
+        panels[0].set_ylabel(f"{time}, µs")
         say_setting(figure, setting)
     return figure
 

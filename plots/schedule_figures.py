@@ -120,10 +120,11 @@ def _label(cause: str) -> str:
     return cause if cause == "stall" else f"wait: {cause}"
 
 
-def waterfall_figure(data: pd.DataFrame, setting: str = "") -> Figure:
-    """The makespan as bars that begin where the one before ends, the removable ones first.
+def waterfall_figure(data: pd.DataFrame, setting: str = "", whole: str = "makespan") -> Figure:
+    """The time of a run as bars that begin where the one before ends, the removable ones first.
 
-    `data`: columns cause, us, removed_by (None for what is left), in order. `setting` says what was simulated.
+    `data`: columns cause, us, removed_by (None for what is left), in order. `setting` says what was simulated, `whole` what
+    the bars add up to.
     """
     with house_style():
         figure = Figure(figsize=(5.4, 1.3 + 0.32 * (len(data) + 1)))
@@ -139,7 +140,7 @@ def waterfall_figure(data: pd.DataFrame, setting: str = "") -> Figure:
             )  # fmt: skip
             axes.plot([until, until], [row + 0.35, row + 0.65], color=MUTED, linewidth=0.8)
         axes.barh(len(data), total, color=MUTED, height=0.7)
-        axes.set_yticks(range(len(data) + 1), [*data["cause"], "makespan"])
+        axes.set_yticks(range(len(data) + 1), [*data["cause"], whole])
         axes.set_xlim(min(0.0, float(end.min())), 1.12 * max(total, float(end.max())))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)

@@ -54,11 +54,12 @@ def find(
     Raises `InputError` for the `key` at `place`, with the closest name, if there is no such entry. Whether a file of one's
     own exists is found out on reading it.
     """
+    where = place or Place()
+    check_name(name, key or kind, where)
     if is_file(name):
         return beside.parent / name if isinstance(beside, Path) else Path(name)
     known = {entry.name: entry.file for entry in entries(kind)}
     if name not in known:
-        where = place or Place()
         if other := next((entry.kind for entry in entries() if entry.name == name), None):
             raise where.error(is_other_kind(other, kind, alone=place is None), (key or kind,), name)
         also = ", ".join(known) + f", or the path of a {kind} file that ends in .yaml"
@@ -70,6 +71,12 @@ def is_other_kind(kind: Kind, wanted: Kind, alone: bool = True) -> str:
     """What an error says about one kind where another is wanted; `alone`: it was given to a command."""
     command = COMMANDS.get(kind) if alone and wanted in COMMANDS else None
     return f"is a {kind}, not a {wanted}" + (f": use `xstage {command}`" if command else "")
+
+
+def check_name(name: object, key: str, place: Place) -> None:
+    """Raises `InputError` for the `key` at `place` if `name` is neither text nor a path."""
+    if not isinstance(name, (str, Path)):
+        raise place.error(f"is of type {type(name).__name__}", (key,), name, "a name, or the path of a file")
 
 
 def is_file(name: str | Path) -> bool:

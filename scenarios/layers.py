@@ -23,6 +23,14 @@ BLOCKS = (*DIFFUSION, *DENSE, *EXPERTS, *DIFFUSION_EXPERTS)
 INTERLEAVED_READY = "interleaved_ready"
 """`interleaved` that takes an L2 task only once its inputs are there; the schedule has it as a setting of that."""
 
+COMPUTE_NUMBERS = (
+    "kernels", "kernel_launch", "hbm_rate", "hbm_efficiency",
+    "bf16_tflops", "mma_efficiency_bf16", "sm_feed", "sm_port", "l2", "l2_share", "tile_fixed", "epilogue_requantise",
+    "epilogue_scatter", "epilogue_floor",
+    "attention_mma_efficiency", "attention_softmax", "attention_overlap", "l2_rate", "cta_start",
+)  # fmt: skip
+"""What norms, GEMMs and attention need of a machine: those of every block."""
+
 RESERVED_SMS = {"attention": 8, "gemm": 16}
 """SMs that `reserved_sms` takes where no number is said."""
 
@@ -55,6 +63,18 @@ def tokens_of(name: str) -> Literal["sequence", "rank"]:
 def expert_numbers(name: str) -> str | None:
     """The types of weights and activations of a block's experts, as its model is released; None for one without."""
     return expert_model(name).numbers if name in (*EXPERTS, *DIFFUSION_EXPERTS) else None
+
+
+def compute_numbers(name: str) -> tuple[str, ...]:
+    """Names of the machine's compute part without which a model's block cannot run under any policy."""
+    if name not in (*EXPERTS, *DIFFUSION_EXPERTS):
+        return COMPUTE_NUMBERS
+    from ..sim.schedules.megamoe.shape import FORMATS
+    from . import megamoe
+
+    math = FORMATS[expert_model(name).numbers].math  # type: ignore[index]
+    of_experts = (f"{math}_tflops", f"mma_efficiency_{math}", *megamoe.COMPUTE_NUMBERS)
+    return tuple(dict.fromkeys([*COMPUTE_NUMBERS, *of_experts]))
 
 
 def block_policies(name: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .workload import PolicyChoice
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Resolved:
     """A scenario with its machine, known to fit each other.
 
@@ -41,8 +41,14 @@ class Resolved:
 
     scenario: Scenario
     machine: Machine
-    places: Where = field(default=nowhere, compare=False, repr=False, kw_only=True)
-    given: tuple[Any, Mapping[str, Any]] | None = field(default=None, compare=False, repr=False, kw_only=True)
+    places: Where = field(default=nowhere, compare=False, kw_only=True)
+    given: tuple[Any, Mapping[str, Any]] | None = field(default=None, compare=False, kw_only=True)
+
+    def __repr__(self) -> str:
+        workload = self.scenario.workload
+        policy = f", policy {workload.policy_name}" if workload.policy_name else ""
+        where = f"on {workload.gpus} GPUs of {self.machine.name}"
+        return f"<Scenario {self.scenario.name}: {workload.title}{policy}, {where}>"
 
     def fabric(self) -> Fabric:
         """What the workload runs on, cut into the scenario's granules or else the machine's."""

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+LONGEST = 200
+"""Characters of a value that a message repeats; `as_dict` has all of it."""
+
 
 class XstageError(Exception):
     """Root of the hierarchy; `str(error)` is meant for a person, `as_dict()` for `--json`."""
@@ -41,7 +44,9 @@ class InputError(XstageError):
 
     def _message(self) -> str:
         where = ":".join(str(part) for part in (self.file, self.line) if part is not None)
-        subject = f"{self.field} = {self.value!r}" if self.field and self.value is not None else self.field
+        said = repr(self.value)
+        said = said if len(said) <= LONGEST else f"{said[:LONGEST]}..."
+        subject = f"{self.field} = {said}" if self.field and self.value is not None else self.field
         text = ": ".join(part for part in (where, subject, self.reason) if part)
         return f"{text} (allowed: {self.allowed})" if self.allowed else text
 

@@ -19,8 +19,8 @@ def write_whole(path: str | Path) -> Iterator[Path]:
     A reader sees the old file or the new one, never a part, also after Ctrl-C or a full disk. A symbolic link stays one:
     the file that it leads to is written. Raises `InputError` where no file can be made.
     """
-    target = _behind_links(path)
     with _refused_at(path):
+        target = _behind_links(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=Path(path).suffix, dir=target.parent)
     os.close(handle)
@@ -35,6 +35,15 @@ def write_whole(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def make_folder(path: str | Path, option: str = "output") -> None:
+    """Make the folder that results go to, and those around it. Raises `InputError` where none can be made."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"cannot be made: {error.strerror}"
+        raise InputError(reason, field=option, value=str(path), allowed="a folder that can be written to") from error
+
+
 def check_output(path: str | Path, option: str, allowed: tuple[str, ...]) -> None:
     """Before work begins whose result goes to `path`: raises `InputError` for a suffix that cannot be written, a folder or
     a pipe of that name, and a place where no file can be made.
@@ -42,6 +51,8 @@ def check_output(path: str | Path, option: str, allowed: tuple[str, ...]) -> Non
     A missing folder is made below the working folder, such as `out/`. Anywhere else it is refused: the path is mistyped.
     """
     target = Path(path)
+    if not target.name:
+        raise InputError("names no file", field=option, allowed=allowed)
     if target.suffix not in allowed:
         raise InputError("has no suffix that can be written", field=option, value=str(path), allowed=allowed)
     try:
@@ -50,6 +61,21 @@ def check_output(path: str | Path, option: str, allowed: tuple[str, ...]) -> Non
         refused = f"cannot be written: {error.strerror}", None
     if refused is not None:
         raise InputError(refused[0], field=option, value=str(path), allowed=refused[1])
+
+
+def check_not_read(path: str | Path, option: str, *read: str | Path | None) -> None:
+    """Before work begins: raises `InputError` if `path`, which is to be written, is one of the files that are `read`."""
+    if any(other is not None and is_same_file(path, other) for other in read):
+        raise InputError("is the file that is read", field=option, value=str(path), allowed="another file")
+
+
+def is_same_file(one: str | Path, other: str | Path) -> bool:
+    """Whether two paths lead to one file, which need not exist."""
+    with suppress(OSError):
+        return os.path.samefile(one, other)
+    with suppress(OSError):  # one of them is not there
+        return _behind_links(one) == _behind_links(other)
+    return False  # nor is the working folder
 
 
 def _refusal_of(target: Path) -> tuple[str, str | None] | None:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from numba import njit
+from numba.core.caching import FunctionCache
+
+
+class _Cache(FunctionCache):
+    """A cache that is compiled anew where it cannot be read, as after a full disk: numba's own would fail at every call."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # unpickling raises whatever the bytes lead to
+            print(f"Compiling anew, as the code kept in {self.cache_path} is damaged: {error!r}", file=sys.stderr)
+            self.flush()
+            return None
 
 
 def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -17,8 +31,10 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def decorated(function: Callable[..., Any]) -> Any:
         try:
-            return njit(cache=True, **options)(function)
+            made = njit(cache=True, **options)(function)
+            made._cache = _Cache(function)
         except RuntimeError:  # numba finds no folder for the cache
             return njit(**options)(function)
+        return made
 
     return decorated

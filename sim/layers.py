@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from .errors import InputError
 from .execute import simulate
 from .placement import contiguous
 from .pools import pools
-from .predict import MOST_ROWS_OF_ALL_RANKS
+from .predict import MOST_ROWS_OF_ALL_RANKS, exchange_ps
 from .schedules import attention_a2a, megamoe, tensor_parallel
 from .schedules.attention_a2a import Attention
 from .schedules.megamoe import MegaMoe
@@ -83,10 +83,7 @@ class MoeKernel:
 
 @dataclass(frozen=True)
 class Exchange:
-    """An All-to-All of its own, such as that of Q, K and V: a launch, and bytes that one of `ranks` sends.
-
-    They leave at the machine's `collective_rate`, or at what its links carry of an All-to-All where that is less.
-    """
+    """An All-to-All of its own, such as that of Q, K and V, in which one of `ranks` sends so many bytes: `exchange_ps`."""
 
     bytes_sent: int
     ranks: int
@@ -196,9 +193,7 @@ def kernel_length(machine: Machine, work: Work, granule_bytes: int | None = None
     """A kernel simulated, or by a closed form. Raises `InputError` if the machine lacks a number."""
     match work:
         case Exchange():
-            rate_kbs = min(_wiring(machine, "collective_rate"), machine.drain_kbs("all", work.ranks))
-            sending = -(-work.bytes_sent * 10**9 // rate_kbs)
-            return KernelLength(_wiring(machine, "collective_launch") + sending, 0)
+            return KernelLength(exchange_ps(machine, work.bytes_sent, work.ranks), 0)
         case Elementwise():
             rate = needed(machine, "hbm_rate") * needed(machine, "hbm_efficiency")
             time = needed(machine, "kernel_launch") + round(work.bytes_moved * 1e9 / rate)
@@ -243,14 +238,6 @@ def _without_limits(fabric: Fabric) -> Fabric:
     wide = {name: getattr(fabric, name) * FREE_NETWORK for name in ("rates_kbs", "capacity_sm", "capacity_gpu")}
     local = np.diag(np.diag(fabric.latency_ps))
     return replace(fabric, latency_ps=local, request_permille=0, **wide)
-
-
-def _wiring(machine: Machine, name: str) -> Any:
-    sourced = getattr(machine.interconnect, name)
-    if sourced is None:
-        reason = f"is not given for {machine.name}"
-        raise InputError(reason, field=f"interconnect.{name}", allowed="a value with its source")
-    return sourced.value
 
 
 def _dependencies(kernels: Sequence[Kernel]) -> list[list[int]]:

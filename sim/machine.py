@@ -120,6 +120,11 @@ class Machine(Checked):
         """A machine from plain data with quantities as text. Raises `InputError` naming the field."""
         return check(cls, data, where)
 
+    def __repr__(self) -> str:
+        return f"<Machine {self.name}: {self.gpus} GPUs of {self.sms} SMs, {self.interconnect.kind.value}>"
+
+    __str__ = __repr__
+
     @property
     def sms(self) -> int:
         return self.compute.sms.value

@@ -23,7 +23,7 @@ from .execute import simulate
 from .predict_parts import Part, part_of_run_us
 from .routing import balanced
 from .schedules import attention_a2a, megamoe, tensor_parallel
-from .tile_cost import needed
+from .tile_cost import needed, needed_wiring
 from .topology import mirrored
 from .units import PS_PER_US
 
@@ -205,11 +205,17 @@ def _random_scores(ranks: int, tokens: int, topk: int, experts: int) -> Routing:
 def _all_to_all_us(machine: Machine, case: AttentionCase) -> float:
     if not case.launches:
         return 0.0
-    wiring = machine.interconnect
-    if wiring.collective_launch is None or wiring.collective_rate is None:
-        raise InputError(f"is not given for {machine.name}", field="interconnect.collective_launch or collective_rate")
-    launch_us = case.launches * wiring.collective_launch.value / PS_PER_US
-    return launch_us + case.bytes_before / (wiring.collective_rate.value / 1e3)
+    return exchange_ps(machine, case.bytes_before, case.ranks, case.launches) / PS_PER_US
+
+
+def exchange_ps(machine: Machine, bytes_sent: int, ranks: int, launches: int = 1) -> int:
+    """All-to-Alls of their own, in which one of `ranks` sends so many bytes in all, ps: `launches` and the time to send.
+
+    Bytes leave at the machine's `collective_rate`, or at what its links carry of an All-to-All where that is less. Raises
+    `InputError` if the machine lacks a number.
+    """
+    rate_kbs = min(needed_wiring(machine, "collective_rate"), machine.drain_kbs("all", ranks))
+    return launches * needed_wiring(machine, "collective_launch") - (-bytes_sent * 10**9 // rate_kbs)
 
 
 def _packing_us(machine: Machine, case: AttentionCase) -> float:

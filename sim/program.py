@@ -148,7 +148,7 @@ _BROKEN_FILE = (
 Table = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """A checked, immutable schedule. Raises `ProgramError` on construction if the tables contradict each other."""
 
@@ -183,6 +183,10 @@ class Program:
             object.__setattr__(self, name, table)
         object.__setattr__(self, "meta", _as_json(self.meta))
         validate(self)
+
+    def __repr__(self) -> str:
+        schedule = f" {self.meta['schedule']}" if "schedule" in self.meta else ""
+        return f"<Program{schedule}: {self.n_gpus} GPUs, {len(self.lanes)} lanes, {len(self.tasks)} tasks>"
 
     def tables(self) -> Iterator[tuple[str, Table]]:
         """Every table with its name, in the order of the module's description."""

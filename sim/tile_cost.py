@@ -102,6 +102,15 @@ def needed(machine: Machine, name: str) -> Any:
     return sourced.value
 
 
+def needed_wiring(machine: Machine, name: str, nor: str = "") -> int:
+    """A number of the machine's interconnect. Raises `InputError` if it does not have it, `nor` the place that is named."""
+    sourced = getattr(machine.interconnect, name)
+    if sourced is None:
+        reason = f"is not given for {machine.name}" + (f", nor by {nor}" if nor else "")
+        raise InputError(reason, field=f"interconnect.{name}", allowed="a value with its source")
+    return int(sourced.value)
+
+
 def _or(machine: Machine, name: str, otherwise: float) -> float:
     sourced = getattr(machine.compute, name)
     return otherwise if sourced is None else float(sourced.value)

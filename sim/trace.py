@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TAGS = ("phase", "expert", "m_block", "n_block")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """The outcome of one run with the Program and the Fabric that it belongs to. Made by `execute.simulate`."""
 
@@ -42,6 +42,9 @@ class Trace:
     def makespan_ps(self) -> int:
         """From time 0 until the last lane is free and the last byte is visible."""
         return max(self.outcome.lanes_end_ps, self.outcome.arrived_ps)
+
+    def __repr__(self) -> str:
+        return f"<Trace, {self.level}, of the {self.engine} engine: {self.makespan_ps / PS_PER_US:.3f} us>"
 
     def ops(self) -> pd.DataFrame:
         """One row an op, in order of completion: who (gpu, sm, lane, role), what (task and its tags, op, kind, bytes), when

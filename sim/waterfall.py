@@ -1,7 +1,7 @@
 """What a run would be without one of its limits, and what is left of it when none is there.
 
 The first part changes a `Fabric`: the same Program then meets a stage without bounds, an interconnect without cost or
-without latency. `remainder` splits the makespan of a run exactly, by the time of one lane.
+without latency. `remainder` splits the time of a run exactly, by that of one lane.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def without_latency(fabric: Fabric) -> Fabric:
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of the makespan. `what` is compute (main loops), busy, other, stall, wait, before or after; a wait has a
+    """A stretch of a run. `what` is compute (main loops), busy, other, stall, wait, before or after; a wait has a
     `cause`.
     """
 
@@ -64,11 +64,11 @@ class Part:
     cause: str | None = None
 
 
-def remainder(trace: Trace) -> list[Part]:
-    """The makespan as the time of the Tensor Core lane with the longest main loops, so that they are a lower bound.
+def remainder(trace: Trace, end_ps: int) -> list[Part]:
+    """A run until `end_ps` as the time of the Tensor Core lane with the longest main loops, so that they are a lower bound.
 
-    Parts add up to the makespan to the last picosecond; empty ones are left out. Without Tensor Core lanes, of the lane of
-    any role that is busy longest, with all of that as one part. An empty program has no parts.
+    Parts add up to `end_ps`, when lanes are free or later, to the last picosecond; empty ones are left out. Without Tensor
+    Core lanes, of the lane of any role that is busy longest, with all of that as one part. An empty program has no parts.
     """
     totals, lanes = trace.outcome.lanes, tensor_lanes(trace)
     if not len(totals):
@@ -84,6 +84,6 @@ def remainder(trace: Trace) -> list[Part]:
         Part("stall", int(mine["stall_ps"])),
         *(Part("wait", int(time), cause) for cause, time in waits),
         Part("before", start),
-        Part("after", trace.makespan_ps - int(mine["end_ps"])),
+        Part("after", end_ps - int(mine["end_ps"])),
     ]
     return [part for part in parts if part.ps]

@@ -52,6 +52,34 @@ def test_run_gives_numbers_and_tables():
     assert repr(done).startswith("<Run of isolated-burst on hgx-b200, simpy engine: ")
 
 
+def test_what_is_large_is_one_short_line_in_a_notebook():
+    done = xs.run("isolated-burst", engine="simpy", overrides={"workload.producers": 8}, trace="full")
+    assert repr(done.resolved) == "<Scenario isolated-burst: burst_train, on 2 GPUs of hgx-b200>"
+    assert repr(xs.load_scenario("gemm-rs-llama-fused")) == (
+        "<Scenario gemm-rs-llama-fused: GEMM + ReduceScatter, bf16, policy fused, on 8 GPUs of hgx-h100>"
+    )
+    assert repr(xs.load_machine("hgx-h100")) == "<Machine hgx-h100: 8 GPUs of 132 SMs, switch>"
+    assert str(xs.load_machine("hgx-h100")) == repr(xs.load_machine("hgx-h100"))
+    assert repr(done.program) == "<Program burst_train: 2 GPUs, 8 lanes, 8 tasks>"
+    assert repr(done.trace) == f"<Trace, full, of the simpy engine: {done.makespan_us:.3f} us>"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: xs.run(None), "scenario: is of type NoneType"),
+        (lambda: xs.load_scenario(3), "scenario = 3: is of type int"),
+        (lambda: xs.load_machine({"base": "hgx-h100"}), "machine: is of type dict"),
+        (lambda: xs.audit(None, 1, "1 KiB"), "machine: is of type NoneType"),
+        (lambda: xs.layer("flux-1", None), "machine: is of type NoneType"),
+        (lambda: xs.topology(None), "name: is of type NoneType"),
+    ],
+)
+def test_what_is_neither_a_name_nor_a_path_is_refused(call, said):
+    with pytest.raises(xs.InputError, match=rf"^{said} \(allowed: a name, or the path of a file\)$"):
+        call()
+
+
 def test_run_takes_a_mapping():
     done = xs.run({
         "question": "How long?",

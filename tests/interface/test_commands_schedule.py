@@ -9,7 +9,8 @@ import xstage as xs
 from xstage.answers.explanation import BAR_WIDTH, Bar, explanation_parts
 from xstage.answers.limits import LIMITS
 from xstage.answers.reruns import with_workload
-from xstage.answers.tuning import tuning_parts
+from xstage.answers.tuning import _best, _others_as_fast, tuning_parts
+from xstage.answers.tuning_search import Tried
 from xstage.cli import main
 from xstage.terminal.progress import counted_lines
 
@@ -145,6 +146,7 @@ def test_a_limit_that_is_not_there_has_no_bar():
     assert [bar.name for bar in xs.explain(MEGAMOE).bars if bar.removed] == [
         "capacity",
         "drain_rate",
+        "issue",
         "latency",
         "l2_feed",
     ]
@@ -331,10 +333,36 @@ def test_a_bound_that_is_the_scenarios_own_policy_is_named_as_such():
     assert found.best.policy == "compute_only"
 
 
+def test_of_equal_ones_that_is_advised_which_changes_least():
+    """The scenario's own, or else a policy that chooses for itself, or else the one that takes the fewest SMs."""
+    choices = load(ATTENTION).policies()
+    own, *others = known = [
+        Tried("serial", {}, 9.0),
+        Tried("reserved_sms", {"sms": 16}, 8.0),
+        Tried("reserved_sms", {"sms": 2, "rotation": True}, 8.0),
+        Tried("reserved_sms", {"sms": 2, "rotation": False}, 8.0),
+        Tried("piggyback", {"rotation": True}, 8.0),
+        Tried("piggyback", {}, 8.0),
+        Tried("comm_warp", {}, 8.0),
+    ]
+    assert _best(known, own, choices) == Tried("piggyback", {}, 8.0)
+    assert _others_as_fast(known, others[4]) == ["reserved_sms", "comm_warp"]
+    assert _best(known[:4], own, choices) == Tried("reserved_sms", {"sms": 2, "rotation": False}, 8.0)
+    slow = replace(own, makespan_us=8.0)
+    assert _best([slow, *others], slow, choices) is slow
+
+
+def test_policies_that_are_as_fast_are_named(tuned):
+    done = replace(tuned, as_fast=("split", "alternating"))
+    assert "As fast: split, alternating." in tuning_parts(done)
+    assert done.as_dict()["best"]["as_fast"] == ["split", "alternating"]
+    assert not any("As fast" in str(part) for part in tuning_parts(replace(tuned, as_fast=())))
+
+
 def test_tune_answers_with_the_agreed_fields(answer):
     code, found = answer("tune", "attention-x-stage", "--policies", "piggyback", "--runs", "4")
     assert code == 0
-    assert set(found["best"]) == {"policy", "parameters", "makespan_us", "saving_pct", "saving_interval_pct"}
+    assert set(found["best"]) == {"policy", "parameters", "makespan_us", "saving_pct", "saving_interval_pct", "as_fast"}
     assert found["d_knee"] is None
     assert {"policy", "parameters", "makespan_us"} <= set(found["curve"][0])
     assert found["changes"]

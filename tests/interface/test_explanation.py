@@ -54,6 +54,53 @@ def test_without_a_limit_a_train_starts_as_with_a_wider_link():
     assert bar.ps / 1e6 == pytest.approx(xs.run("periodic-train").makespan_us - wide, rel=1e-3)
 
 
+def test_an_isolated_burst_is_explained_until_it_has_been_issued():
+    """(V - Q) / R of it, of which T_iss0 is left once the stage holds all."""
+    found, asked = xs.explain("isolated-burst"), xs.audit("hgx-b200", 148, "48 KiB", "0 us")
+    bars = {bar.name: bar.ps / 1e6 for bar in found.bars}
+    assert found.total_ps / 1e6 == pytest.approx(asked.t_iss_us - asked.stall_us + asked.first_stall_us, rel=0.01)
+    assert bars["capacity"] == pytest.approx(asked.first_stall_us, rel=0.01)
+    assert bars["issue"] == pytest.approx(asked.t_iss_us - asked.stall_us, rel=0.01)
+    assert sum(bar.ps for bar in found.bars) == found.total_ps
+    assert found.largest.name == "capacity" and "of the sender-visible time" in found.sentence
+    assert found.as_dict()["total_is"] == "sender_visible_us"
+    assert found.plot().axes[0].get_yticklabels()[-1].get_text() == "sender-visible"
+
+
+@pytest.mark.parametrize("name", ["periodic-train", "synchronised-train", "uniform-all-to-all", "islands-all-to-all"])
+def test_a_train_and_an_all_to_all_are_explained_until_the_last_byte_has_arrived(name):
+    """What one burst waits makes the next one late, and a stage that holds all of a backlog is no remedy in the long run."""
+    found = xs.explain(name, order=["Q"])
+    assert found.total_ps == round(xs.run(name).makespan_us * 1e6)
+    assert found.as_dict()["total_is"] == "makespan_us"
+
+
+def test_the_time_to_issue_stores_is_a_bar():
+    """Attention whose last tile takes 60 us to issue, on a stage and a link that hold nothing up."""
+    attention = {
+        "question": "What takes so long?",
+        "machine": {"base": "hgx-h100", "overrides": {"stage.t0": "60 us"}},
+        "workload": {"kind": "attention_a2a", "gpus": 8, "heads": 32, "head_dim": 128, "tokens": 4096},
+    }
+    found = xs.explain(attention)
+    [bar] = [bar for bar in found.bars if bar.name == "issue"]
+    assert bar.ps > 60e6 and found.largest == bar
+    assert "time to issue stores (T_iss0)" in found.sentence
+    assert "issue" not in [bar.name for bar in xs.explain("isolated-burst", overrides={"workload.producers": 0}).bars]
+
+
+def test_stores_that_take_no_time_to_issue_leave_sms_in_turns():
+    """One SM's whole burst ahead of the next one's would fill the stage of one and leave the other to wait."""
+    [bar] = [bar for bar in xs.explain("isolated-burst", order=["T_iss0"]).bars if bar.removed]
+    assert abs(bar.ps) < 0.01e6  # (V - Q) / R is how long it takes to issue, however fast SMs are
+
+
+@pytest.mark.parametrize("order", [["Q", "Q"], ["Q", "capacity"]])
+def test_a_limit_that_is_given_twice_is_refused(order):
+    with pytest.raises(xs.InputError, match=rf"^order = '{order[1]}': is given twice"):
+        xs.explain("isolated-burst", order=order)
+
+
 def test_a_bar_that_only_others_uncover_is_not_the_first_to_look_at(done):
     found = made(done, ("links", 50, 50), ("l2_feed", 56, 4))
     assert found.largest.name == found.as_dict()["largest_removable"] == "links"

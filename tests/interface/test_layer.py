@@ -1,9 +1,10 @@
 """Facts about `xstage layer`: a block's times add up, fused policies are compared with separate collectives, refusals."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
-from xstage.scenarios.layers import block
+from xstage.scenarios.layers import block, block_policies, compute_numbers
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
 from xstage.sim.layers import simulate_block
@@ -90,6 +91,11 @@ def test_the_command_says_whose_tokens_there_are_and_the_numbers_of_the_experts(
     assert (answer["tokens_of"], answer["expert_numbers"]) == ("rank", "w8a8")
 
 
+def but_few_tiles(warnings: Sequence[str]) -> list[str]:
+    """Warnings without those of GEMMs that have fewer tiles than there are SMs, as in blocks that are quick to run."""
+    return [sentence for sentence in warnings if "the GEMM has" not in sentence]
+
+
 def test_an_assumed_rate_and_links_that_were_changed_are_named_with_the_answer(capsys):
     asked = ["layer", "flux-1", "--policies", "serial", "--machine", "hgx-h100", "--set"]
     assert main([*asked, "machine.interconnect.drain_rate=700GB/s"]) == 0
@@ -97,7 +103,7 @@ def test_an_assumed_rate_and_links_that_were_changed_are_named_with_the_answer(c
     assert "warning: drain_rate of the interconnect changed" in said
     assert "collective_rate = 87.6 GB/s, which is assumed" in said
     assert main([*asked, "machine.interconnect.collective_rate=500GB/s", "--json"]) == 0
-    [sentence] = json.loads(capsys.readouterr().out)["warnings"]
+    [sentence] = but_few_tiles(json.loads(capsys.readouterr().out)["warnings"])
     assert "rate of 500 GB/s is above the 346.5 GB/s that ports drain" in sentence
 
 
@@ -112,13 +118,13 @@ def test_an_assumed_rate_and_links_that_were_changed_are_named_with_the_answer(c
 )
 def test_warnings_are_about_what_the_kernels_of_the_block_do(model, policy, changes, named):
     done = xs.layer(model, "hgx-h100", policies=[policy], tokens=512, overrides=changes)
-    assert [named in sentence for sentence in done.warnings] == [True] * bool(named)
+    assert [named in sentence for sentence in but_few_tiles(done.warnings)] == [True] * bool(named)
 
 
 def test_rows_that_cross_nodes_are_named_and_no_rank_stands_for_others_that_are_further_away():
     """114688 rows, for which one rank stands where all are alike."""
     done = xs.layer("deepseek-v3", "hgx-h100-rails", gpus=16, tokens=896, policies=["expert_wave"])
-    [sentence] = done.warnings
+    [sentence] = but_few_tiles(done.warnings)
     assert "ranks are on several nodes" in sentence
 
 
@@ -142,6 +148,47 @@ def test_one_rank_that_stands_for_all_with_busy_ports_is_named():
 def test_without_a_model_the_command_lists_them(capsys):
     assert main(["layer"]) == 0
     assert "hunyuan-video" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["--gpus", "8"], ["--machine", "nope"], ["--tokens", "64"], ["--policies", "fused"], ["--plot", "zz.png"]]
+)
+def test_an_option_without_a_model_is_refused(capsys, words):
+    assert main(["layer", *words]) == 2
+    assert f"{words[0]}: needs a MODEL" in capsys.readouterr().err
+
+
+def nothing_runs(done: int, expected: int) -> None:
+    raise AssertionError("a policy is tried")
+
+
+def test_more_gpus_than_there_are_are_refused_before_anything_runs():
+    said = r"^gpus = 9: is more than the 8 GPUs of hgx-b200 \(allowed: 1 to 8\)$"
+    with pytest.raises(InputError, match=said):
+        xs.layer("deepseek-v3", gpus=9, progress=nothing_runs)
+
+
+def test_all_numbers_that_a_machine_lacks_are_named_before_anything_runs():
+    with pytest.raises(
+        InputError, match=r"needs numbers that mi300x does not have: compute\.kernels, .*combine_floor "
+    ):
+        xs.layer("deepseek-v3", "mi300x", progress=nothing_runs)
+
+
+@pytest.mark.parametrize("model", ["flux-1", "llama-3-8b", "deepseek-v3", "dit-moe"])
+def test_a_machine_that_gives_no_more_than_a_block_needs_runs_it(model):
+    machine = load_machine("hgx-b200")
+    more = {name for name, _ in machine.compute if name not in (*compute_numbers(model), "sms")}
+    bare = load_machine("hgx-b200", {f"compute.{name}": None for name in more if getattr(machine.compute, name)})
+    policy = block_policies(model)[1]
+    assert simulate_block(bare, block(model, policy, tokens=512)).total_ps > 0
+
+
+@pytest.mark.parametrize("number", compute_numbers("dit-moe"))
+def test_no_block_runs_without_a_number_that_it_is_said_to_need(number):
+    lacking = load_machine("hgx-b200", {f"compute.{number}": None})
+    with pytest.raises(InputError, match=rf"^compute\.{number}: is not given for hgx-b200"):
+        simulate_block(lacking, block("dit-moe", "expert_wave", gpus=2, tokens=256))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from xstage.answers.needs import (
     MOST_FACTOR,
     PRECISION,
     Needs,
+    Took,
     _faster_with_less,
     least_factor,
     needs,
@@ -74,6 +75,24 @@ def test_the_drain_rate_that_is_needed_is_that_of_the_closed_form(found):
     volume, free_us = 148 * 32 * 2**10, 0.7609538950715421 + 4
     assert drain.factor * 717 == pytest.approx(volume / free_us / 1e3, rel=LOSS_PCT / 100 + PRECISION - 1)
     assert drain.verdict == "is not enough"
+
+
+def test_an_isolated_burst_needs_the_room_and_the_rate_of_the_closed_forms():
+    """It is judged by how long it takes to issue: its last byte arrives when R has drained it, whatever Q is."""
+    done, asked = needs("isolated-burst"), xs.audit("hgx-b200", 148, "48 KiB", "0 us")
+    drain, capacity = done.needs
+    assert done.time_us == xs.run("isolated-burst").metrics["sender_visible_us"] < done.makespan_us
+    assert capacity.factor * 4.25 * 2**20 == pytest.approx(asked.peak_bytes, rel=0.02)
+    t_iss0_us = asked.t_iss_us - asked.stall_us
+    rate_gbs = (148 * 48 * 2**10 - 4.25 * 2**20) / (LOSS * t_iss0_us * 1e3)  # (V - Q) / R is the time to issue
+    assert drain.factor * 717 == pytest.approx(rate_gbs, rel=0.02)
+    assert [need.verdict for need in done.needs] == ["is not enough"] * 2
+    assert done.as_dict()["time_is"] == "sender_visible_us"
+    assert any("us, sender-visible" in str(part) for part in needs_parts(done))
+    for need in done.needs:
+        ran = xs.run("isolated-burst", overrides=need.settings)
+        assert (ran.metrics["sender_visible_us"], ran.makespan_us) == (need.time_us, need.makespan_us)
+    assert done.plot().axes[0].get_ylabel() == "sender-visible, µs"
 
 
 def test_where_the_drain_limits_no_room_is_enough_to_matter(found):
@@ -146,21 +165,26 @@ def test_the_least_room_is_that_of_a_granule_and_is_printed_as_it_ran():
     assert xs.run(RAILS, overrides=least.settings).makespan_us > 0
 
 
+def took(found: dict[float, int]) -> dict[float, Took]:
+    """Runs by factor that are judged by their makespan."""
+    return {factor: Took(ps, ps) for factor, ps in found.items()}
+
+
 def test_where_less_is_faster_that_is_said():
     resolved = load(TRAIN)
     limit = room(resolved)
-    assert _faster_with_less(limit, {1.0: 1000, 0.5: 999, 2.0: 900}, 900) is None
-    assert _faster_with_less(limit, {1.0: 1000, 0.5: 999}, 1000) is None  # what an order of granules may do
-    less = _faster_with_less(limit, {1.0: 1_000_000, 0.5: 950_000, 0.25: 990_000}, 1_000_000)
+    assert _faster_with_less(limit, took({1.0: 1000, 0.5: 999, 2.0: 900}), 900) is None
+    assert _faster_with_less(limit, took({1.0: 1000, 0.5: 999}), 1000) is None  # what an order of granules may do
+    less = _faster_with_less(limit, took({1.0: 1_000_000, 0.5: 950_000, 0.25: 990_000}), 1_000_000)
     assert (less.factor, less.value) == (0.5, limit.at(0.5).text)
 
 
 def test_a_scenario_that_less_room_speeds_up_is_told_so(found):
     limit = room(found.resolved)
-    less = _faster_with_less(limit, {1.0: 1_000_000, 0.5: 950_000}, 1_000_000)
+    less = _faster_with_less(limit, took({1.0: 1_000_000, 0.5: 950_000}), 1_000_000)
     capacity = replace(found.needs[1], less=less, unimportant=True)
     assert capacity.verdict == "less is faster"
-    done = Needs(found.resolved, 1.0, (found.needs[0], capacity), {})
+    done = Needs(found.resolved, 1.0, 1.0, (found.needs[0], capacity), {})
     assert f"{less.value}, it takes 0.950 us, 5.0 % less" in needs_parts(done)[-1]
 
 

@@ -95,6 +95,7 @@ def test_a_topology_in_python_is_the_same() -> None:
     found = xs.topology("dgx1-v100")
     assert found.facts["all_to_all_gbs"] == pytest.approx(46.67, rel=0.01)
     assert len(found.links()) == 32
+    assert repr(found) == "<Topology of dgx1-v100: custom, 8 GPUs>"
     assert "All-to-All" in found._repr_html_()
     assert found.plot().axes[0].get_title(loc="left") == "dgx1-v100: custom, 8 GPUs"
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
+from xstage.sim.layers import Exchange, kernel_length
 from xstage.sim.predict import AttentionCase, GemmCase, MegaMoeCase, predict_us, roofline_us
 from xstage.sim.schedules import attention_a2a, megamoe, tensor_parallel
 
@@ -42,6 +43,15 @@ def test_an_all_to_all_before_attention_costs_launches_and_bytes():
     before = replace(ATTENTION, launches=3, bytes_before=10**6)
     expected_us = 3 * wiring.collective_launch.value / 1e6 + 10**6 / (wiring.collective_rate.value / 1e3)
     assert predict_us(B200, before) - predict_us(B200, ATTENTION) == pytest.approx(expected_us)
+
+
+def test_an_all_to_all_before_attention_is_no_faster_than_the_links():
+    """The same as in a block of sim/layers.py."""
+    slow = load_machine("hgx-b200", {"interconnect.drain_rate": "50 GB/s"})
+    case = replace(ATTENTION, launches=1, bytes_before=10**6)
+    took_us = predict_us(slow, case) - predict_us(slow, ATTENTION)
+    assert took_us == pytest.approx(slow.interconnect.collective_launch.value / 1e6 + 10**6 / 50e3)
+    assert took_us == pytest.approx(kernel_length(slow, Exchange(10**6, ranks=4)).time_ps / 1e6)
 
 
 def test_few_rows_are_not_padded_to_a_tile_where_weights_are_the_first_operand():

@@ -9,7 +9,17 @@ import pytest
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
 from xstage.sim.machine import Machine
-from xstage.sim.tile_cost import TileCosts, bytes_from_hbm, epilogue_ps, l2_hits, main_loop_ps, previous_use
+from xstage.sim.predict import exchange_ps
+from xstage.sim.schedules import attention_a2a
+from xstage.sim.tile_cost import (
+    TileCosts,
+    bytes_from_hbm,
+    epilogue_ps,
+    l2_hits,
+    main_loop_ps,
+    needed_wiring,
+    previous_use,
+)
 
 COSTS = TileCosts(
     sms=4,
@@ -103,3 +113,13 @@ def test_a_number_that_the_machine_lacks_is_named() -> None:
         TileCosts.of(machine, "fp8")
     with pytest.raises(InputError, match="fp4_tflops"):
         TileCosts.of(machine, "fp4")
+
+
+def test_a_number_of_the_interconnect_that_nobody_gives_is_named() -> None:
+    assert needed_wiring(load_machine("hgx-h100"), "collective_launch") == 16_600_000
+    machine: Machine = load_machine("hgx-h100", {"interconnect.collective_rate": None})
+    with pytest.raises(InputError, match=r"interconnect\.collective_rate: is not given for hgx-h100 with .* = None \("):
+        exchange_ps(machine, 10**6, ranks=8)
+    said = r"interconnect\.collective_rate: is not given for hgx-h100 .*, nor by a2a_kbs of the policy"
+    with pytest.raises(InputError, match=said):
+        attention_a2a.build(machine, attention_a2a.Attention(256, 8, ranks=2), attention_a2a.Policy("serial"))

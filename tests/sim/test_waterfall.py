@@ -38,7 +38,7 @@ def test_without_latency_stores_are_visible_once_drained(train):
 
 def test_the_remainder_adds_up_to_the_picosecond(train):
     trace = simulate(*train)
-    parts = waterfall.remainder(trace)
+    parts = waterfall.remainder(trace, trace.makespan_ps)
     assert sum(part.ps for part in parts) == trace.makespan_ps
     assert [part.what for part in parts] == ["busy", "stall", "after"]
     assert all(part.ps > 0 for part in parts)
@@ -46,4 +46,4 @@ def test_the_remainder_adds_up_to_the_picosecond(train):
 
 
 def test_an_empty_program_has_no_remainder(b200):
-    assert waterfall.remainder(simulate(ProgramBuilder(n_gpus=1).build(), b200.fabric(1))) == []
+    assert waterfall.remainder(simulate(ProgramBuilder(n_gpus=1).build(), b200.fabric(1)), 0) == []

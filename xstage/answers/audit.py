@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,13 +12,12 @@ from ..scenarios.machine_files import load_machine
 from ..sim import burst_gap
 from ..sim.burst_gap import Audit, XStage
 from ..sim.errors import InputError
+from ..sim.machine import Machine
 from ..sim.units import PS_PER_US, format_size, format_time, parse_size, parse_time
 from ..terminal.output import parts_html, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ..sim.machine import Machine
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,16 +99,19 @@ def audit(
     the catalogue, a file or a `Machine`; `overrides` replaces numbers of a named one by dotted path. Closed forms: no
     simulation runs. Raises `InputError`.
     """
-    if not isinstance(machine, (str, Path)):
+    if isinstance(machine, Machine):
         if overrides:
             raise InputError("cannot change a Machine; give them when it is loaded", field="overrides",
                              value=", ".join(overrides))  # fmt: skip
         known = machine
     else:
         known = load_machine(machine, overrides)
-    if producers > known.sms:
-        raise InputError(f"is more than the SMs of {known.name}", field="producers", value=producers,
-                         allowed=f"0 to {known.sms}")  # fmt: skip
+    most = f"0 to {known.sms}"
+    if not isinstance(producers, Integral):
+        raise InputError("must be a whole number", field="producers", value=producers, allowed=most)
+    if not 0 <= producers <= known.sms:
+        reason = "is below 0" if producers < 0 else f"is more than the SMs of {known.name}"
+        raise InputError(reason, field="producers", value=producers, allowed=most)
     stage, size, wait = known.x_stage(), parse_size(burst, "burst"), parse_time(gap, "gap")
     found = burst_gap.audit(stage, producers, size, wait, synchronised, _nominal(known))
     return BurstAudit(
@@ -134,6 +137,7 @@ def audit_parts(found: BurstAudit) -> list[Any]:
         ("the first burst stalls", f"{found.first_stall_us:.3f} us, if all start it together"),
         ("gap that removes the stall", _gap(found.recovery_gap_us)),
         ("of which missing", _gap(found.missing_gap_us)),
+        *_long_run_gap(found),
         ("drain rate to spare", f"{found.rate_margin_gbs:.1f} GB/s"),
         ("room to spare at the peak", format_size(found.capacity_margin_bytes)),
     ]
@@ -143,4 +147,10 @@ def audit_parts(found: BurstAudit) -> list[Any]:
 
 
 def _gap(us: float | None) -> str:
-    return "none: no gap helps" if us is None else f"{us:.3f} us"
+    return "none: no gap helps by itself" if us is None else f"{us:.3f} us"
+
+
+def _long_run_gap(found: BurstAudit) -> list[tuple[str, str]]:
+    """The gap that has to be there beside smaller bursts or a larger stage, where it is not the one that is enough."""
+    needed = found.long_run_gap_us
+    return [] if needed == found.recovery_gap_us else [("gap that the long run needs", f"{needed:.3f} us")]

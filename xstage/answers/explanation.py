@@ -6,6 +6,8 @@ efficiency, not at peak, with `tile_fixed` each. Limits overlap, so a bar depend
 charged only with what the earlier ones have left. `alone_us` is what removing that limit and nothing else saves; where the
 two differ much, limits stand in for each other. A bar can be negative, where a limit happened to order stores or tiles
 well.
+
+Bars of isolated bursts add up to their sender-visible end instead, when the last one has been issued.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from ..terminal.heading import asked
 from ..terminal.output import parts_html, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
-from .limits import FEEDS, L2_CACHE, LIMITS, SENDING, Limit, named, ordered, those_there, trace_without
-from .reruns import Given, choices_of, chosen_policies, own_policy, under_policy
+from .limits import FEEDS, ISSUE, L2_CACHE, LIMITS, SENDING, Limit, named, ordered, those_there, trace_without
+from .reruns import Given, choices_of, chosen_policies, end_in_words, own_policy, taken_ps, under_policy
 from .run import what_runs_where
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ BELOW_ZERO = "Below 0: without that limit the scenario takes longer; it happens 
 WAVES = "expert_wave"
 """The policy that crosses fewest experts."""
 WITH_FEED = "main loops of the busiest lane, with what feeds them"
+ISSUED_AT_ONCE = "that lane's epilogue, signals"
 _PARTS = {
     "compute": "main loops of the busiest lane",
     "busy": "work of the busiest lane",
@@ -53,7 +56,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Bar:
-    """`ps` of the makespan. `removed` says without what; None for a part of what is left when all limits are gone."""
+    """`ps` of the whole. `removed` says without what; None for a part of what is left when all limits are gone."""
 
     name: str
     cause: str
@@ -74,7 +77,8 @@ class Bar:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Explanation:
-    """Bars in picoseconds that add up to the makespan exactly, removable ones first.
+    """Bars in picoseconds that add up to `total_ps` exactly, removable ones first: the time to the end that the workload
+    is judged by, of isolated bursts the sender-visible one, else the makespan.
 
     `weight_hits_pct` is, by policy, the share of tiles that find their weights in the L2 cache: of the scenario's own, then
     of expert_wave. It is there where weights that are read again cost time.
@@ -115,8 +119,13 @@ class Explanation:
     def _matters(self, ps: int) -> bool:
         return 100 * ps >= SMALL_PCT * self.total_ps
 
+    @property
+    def _whole(self) -> str:
+        end = end_in_words(self.resolved)
+        return end if end == "makespan" else f"{end} time"
+
     def _told(self, bar: Bar) -> str:
-        return f"{bar.cause}: {bar.ps / PS_PER_US:.3f} us, {100 * bar.ps / self.total_ps:.1f} % of the makespan"
+        return f"{bar.cause}: {bar.ps / PS_PER_US:.3f} us, {100 * bar.ps / self.total_ps:.1f} % of the {self._whole}"
 
     def _only_with_others(self, bar: Bar) -> str:
         """That a bar takes others with it, where it saves less alone."""
@@ -158,6 +167,7 @@ class Explanation:
             "scenario": scenario.name,
             "machine": self.resolved.machine.name,
             "total_us": self.total_ps / PS_PER_US,
+            "total_is": f"{scenario.workload.judged_by}_us",
             "bars": [bar.as_dict(self.total_ps) for bar in self.bars],
             "largest_removable": largest.name if largest else None,
             "sentence": self.sentence,
@@ -177,7 +187,7 @@ class Explanation:
         from ..plots.schedule_figures import waterfall_figure
         from .figure_setting import setting_of
 
-        return waterfall_figure(self.frame, setting_of(self.resolved))
+        return waterfall_figure(self.frame, setting_of(self.resolved), end_in_words(self.resolved))
 
     def __repr__(self) -> str:
         return f"<Explanation of {self.resolved.scenario.name}: {self.total_ps / PS_PER_US:.3f} us>"
@@ -194,10 +204,11 @@ def explain(
     overrides: Mapping[str, Any] | None = None,
     progress: Progress = silent,
 ) -> Explanation:
-    """Split the makespan of a scenario into what each limit costs and what is left.
+    """Split the time of a scenario into what each limit costs and what is left.
 
     `policy` replaces the scenario's own. `order` names limits in the order of their removal (default: as in
-    `limits.LIMITS`); those that the workload does not have are left out. Raises `InputError` for an unknown policy or limit.
+    `limits.LIMITS`); those that the workload does not have are left out. Raises `InputError` for an unknown policy or limit,
+    or a limit that is given twice.
     """
     started = time.perf_counter()
     resolved = resolved_scenario(scenario, overrides)
@@ -210,24 +221,26 @@ def explain(
     fed = those_there(resolved, [limit for limit in LIMITS if limit.name in FEEDS and limit not in chosen])
     expected, done = max(1, 2 * len(limits)), 1
 
-    def makespan(removed: Sequence[Limit]) -> int:
+    def without(removed: Sequence[Limit]) -> int:
         nonlocal done
         progress(done, expected)
         done += 1
-        return trace_without(resolved, removed).makespan_ps
+        return taken_ps(resolved, trace_without(resolved, removed))
 
     progress(0, expected)
     own = trace_without(resolved, [])
-    between = [makespan(limits[:count]) for count in range(1, len(limits))]
+    between = [without(limits[:count]) for count in range(1, len(limits))]
     last = trace_without(resolved, limits) if limits else own
-    after = [own.makespan_ps, *between, last.makespan_ps]
-    alone = [after[0] - (after[1] if i == 0 else makespan([limit])) for i, limit in enumerate(limits)]
+    left_ps = taken_ps(resolved, last)
+    after = [taken_ps(resolved, own), *between, left_ps]
+    alone = [after[0] - (after[1] if i == 0 else without([limit])) for i, limit in enumerate(limits)]
     progress(expected, expected)
     bars = [
         Bar(limit.name, limit.text, after[i] - after[i + 1], limit.removed, alone[i]) for i, limit in enumerate(limits)
     ]
     parts = _PARTS | ({"compute": WITH_FEED} if fed else {})
-    for part in waterfall.remainder(last):
+    parts |= {"other": ISSUED_AT_ONCE} if any(limit.name == ISSUE for limit in limits) else {}
+    for part in waterfall.remainder(last, left_ps):
         name = f"wait_{part.cause}" if part.cause else part.what
         bars.append(Bar(name, parts[part.what] + (part.cause or ""), part.ps))
     hits = _weight_hits(resolved) if any(limit.name == L2_CACHE for limit in limits) else {}
@@ -265,7 +278,7 @@ def explanation_parts(done: Explanation) -> list[Any]:
         for bar in done.bars
     ]
     slower = any(bar.ps < 0 or (bar.alone_ps or 0) < 0 for bar in done.bars)
-    rows.append(("makespan", f"{total / PS_PER_US:.3f}", "100.0 %", "", ""))
+    rows.append((end_in_words(done.resolved), f"{total / PS_PER_US:.3f}", "100.0 %", "", ""))
     return [
         *asked(done.resolved),
         what_runs_where(done.resolved),

@@ -151,7 +151,7 @@ def layer(
     `tokens` replaces the model's usual number, of the whole sequence, or of each rank where attention runs by data
     (deepseek-v3); `overrides` numbers of the machine by dotted path. A policy that the machine or the shape does not allow
     becomes a row with its error. Raises `InputError` for an unknown model, machine or policy, a policy that is given twice,
-    none at all, and where no policy runs.
+    none at all, a machine with too few GPUs or without numbers that every policy needs, and where no policy runs.
     """
     from ..scenarios.attention_models import attention_model
     from ..scenarios.cautions import block_cautions
@@ -165,6 +165,7 @@ def layer(
         if value is not None and value < 1:
             raise InputError("must be at least 1", field=field, value=value)
     loaded = load_machine(machine, overrides, "--set ")
+    _check_fit(model, loaded, gpus)
     known: dict[Work, KernelLength] = {}
     warnings: dict[str, None] = {}
     runs: list[LayerRun] = []
@@ -194,6 +195,21 @@ def layer(
         timing={"wall_s": time.perf_counter() - started},
         warnings=tuple(warnings),
     )
+
+
+def _check_fit(model: str, machine: Machine, gpus: int) -> None:
+    """Raises `InputError` where the machine has too few GPUs, or lacks numbers that the block needs under every policy."""
+    from ..scenarios.layers import compute_numbers
+
+    if gpus > machine.gpus:
+        reason = f"is more than the {machine.gpus} GPUs of {machine.name}"
+        raise InputError(reason, field="gpus", value=gpus, allowed=f"1 to {machine.gpus}")
+    missing = [name for name in compute_numbers(model) if getattr(machine.compute, name) is None]
+    if missing:
+        names = ", ".join(f"compute.{name}" for name in missing)
+        also = f"another machine, or a machine file with base: {machine.name} that gives each of them with its source"
+        reason = f"needs numbers that {machine.name} does not have: {names}"
+        raise InputError(reason, field="model", value=model, allowed=also)
 
 
 def _granule_bytes(machine: Machine) -> int:

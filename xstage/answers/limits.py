@@ -1,7 +1,8 @@
 """The limits that cost a scenario time, and the scenario without some of them: what `explain` removes one after the other.
 
 The rates of an interconnect are two limits: R, at which a GPU sends and takes in, and that of what lies between GPUs
-(links, network interfaces, the core of a switch).
+(links, network interfaces, the core of a switch). T_iss0 comes after them: as long as stores wait for room or for a port,
+issuing them faster only makes them wait longer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..sim import waterfall
 from ..sim.checked import closest
 from ..sim.errors import InputError
 from .needed_parts import uses_links, without_drain_limit, without_link_limit
+from .reruns import with_numbers
 
 if TYPE_CHECKING:
     from ..scenarios.schema import Scenario
@@ -39,6 +41,9 @@ FOLDED = "finite drain rate (R), links included"
 FEEDS = ("fp4_unpack", L2_CACHE, "hbm", "l2_feed")
 """Limits that a tile's main loop holds: it is as long as the slowest of the Tensor Cores and what feeds them."""
 SENDING = "sending"
+ISSUE = "issue"
+AT_ONCE_KBS = 10**12
+"""Rate at which stores are issued at once: 1 KiB in 1 ps, so that SMs still store in turns and not one after the other."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,11 @@ def _unlimited(*numbers: str) -> Callable[[Machine], Machine | None]:
     return change
 
 
+def _issued_at_once(machine: Machine) -> Machine:
+    """With stores that take no time to issue."""
+    return with_numbers(machine, {"stage.t0": 0, "stage.issue_rate": AT_ONCE_KBS})
+
+
 LIMITS = (
     Limit("degraded_link", "a degraded link", "links as they should be", scenario=_undisturbed("degraded_link")),
     Limit("slow_gpu", "a slow GPU", "GPUs that are equally fast", scenario=_undisturbed("slow_gpu")),
@@ -124,6 +134,13 @@ LIMITS = (
         "links between GPUs without limit",
         waterfall.without_link_limit,
         machine=without_link_limit,
+    ),
+    Limit(
+        ISSUE,
+        "time to issue stores (T_iss0)",
+        "stores that take no time to issue",
+        machine=_issued_at_once,
+        symbol="T_iss0",
     ),
     Limit("latency", "latency of the interconnect", "no latency", waterfall.without_latency),
     Limit(
@@ -161,16 +178,21 @@ def named(limit: Limit, resolved: Resolved) -> Limit:
 
 
 def ordered(order: Sequence[str] | None) -> list[Limit]:
-    """The limits by name or by the paper's symbol."""
+    """The limits by name or by the paper's symbol. Raises `InputError` for one that there is not or that is given twice."""
     known = {limit.name: limit for limit in LIMITS}
     symbols = {limit.symbol: limit.name for limit in LIMITS if limit.symbol}
     if order is None:
         return list(LIMITS)
+    found: list[Limit] = []
     for name in order:
-        if name not in known and name not in symbols:
+        limit = known.get(symbols.get(name, name))
+        if limit is None:
             reason = f"is no limit that can be removed{closest(name, known)}"
             raise InputError(reason, field="order", value=name, allowed=limit_names())
-    return [known[name] for name in dict.fromkeys(symbols.get(name, name) for name in order)]
+        if limit in found:
+            raise InputError("is given twice", field="order", value=name)
+        found.append(limit)
+    return found
 
 
 def limit_names() -> list[str]:
@@ -196,6 +218,8 @@ def those_there(resolved: Resolved, limits: Sequence[Limit]) -> list[Limit]:
     def is_there(limit: Limit) -> bool:
         if limit.name == LINKS:
             return uses_links(resolved)
+        if limit.name == ISSUE:
+            return not np.array_equal(durations([]), durations([limit]))
         if limit.name not in FEEDS:
             return _without(resolved, [limit]) is not None
         others = [other for other in feeds if other is not limit]

@@ -6,6 +6,8 @@ by factors of two until they are enough and until they are not, then the bounds 
 every rate of the interconnect, one of Q to the room of each SM and of each GPU. Where an interconnect has rates of several
 kinds (GPU and network interface, GPU and core of the switch) each runs with the factor on its own, too: if one of them is
 enough, it is the one that binds, and the answer.
+
+How long a scenario takes is its makespan, for isolated bursts their sender-visible end, when the last one has been issued.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
@@ -25,14 +27,12 @@ from ..terminal.output import parts_html, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
 from .needed_parts import UNBOUNDED, Amount, Scalable, all_rates, rate_parts, room
-from .reruns import Given, simulated
+from .reruns import Given, end_in_words, simulated, taken_ps
 from .run import what_runs_where
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-Makespan = Callable[[Resolved], int]
 
 LOSS_PCT = 1.0
 """What a limit that is enough may cost."""
@@ -45,15 +45,34 @@ EXPECTED_RUNS = 11
 """Of a limit, for telling how far the search is."""
 
 
+class Took(NamedTuple):
+    """How long a run took, by the end that the scenario is judged by, and its makespan."""
+
+    time_ps: int
+    makespan_ps: int
+
+    @property
+    def time_us(self) -> float:
+        return self.time_ps / PS_PER_US
+
+    @property
+    def makespan_us(self) -> float:
+        return self.makespan_ps / PS_PER_US
+
+
+Rerun = Callable[[Resolved], Took]
+
+
 @dataclass(frozen=True)
 class Alone:
-    """The makespan with one kind of rate at the factor that all of them need, the others as they are."""
+    """The time with one kind of rate at the factor that all of them need, the others as they are."""
 
     name: str
     text: str
     now: str
     value: str
     settings: Mapping[str, Any]
+    time_us: float
     makespan_us: float
     enough: bool
 
@@ -65,15 +84,17 @@ class Less:
     value: str
     settings: Mapping[str, Any]
     factor: float
+    time_us: float
     makespan_us: float
 
 
 @dataclass(frozen=True)
 class Need:
     """`factor` of what there is that is enough, `value` with its unit. Both are None if `MOST_FACTOR` times as much is not,
-    or if a `MOST_FACTOR`-th still is (`unimportant`). `makespan_us` is with what is needed, `best_us` without the limit;
-    `tried` are all factors of `scaled` with their makespans, us. A run with the overrides `settings` takes `makespan_us`.
-    `alone` are the kinds of rates, where there are several; `less` is there if less was faster than what there is.
+    or if a `MOST_FACTOR`-th still is (`unimportant`). `time_us` is with what is needed, `best_us` without the limit; `tried`
+    are all factors of `scaled` with their times, us. A run with the overrides `settings` takes `time_us`, with a makespan of
+    `makespan_us`. `alone` are the kinds of rates, where there are several; `less` is there if less was faster than what
+    there is.
     """
 
     name: str
@@ -81,6 +102,7 @@ class Need:
     now: str
     value: str | None
     factor: float | None
+    time_us: float
     makespan_us: float
     best_us: float
     unimportant: bool
@@ -108,9 +130,10 @@ class Need:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Needs:
-    """What a scenario needs of R and of Q, each with the other as it is."""
+    """What a scenario needs of R and of Q, each with the other as it is. It takes `time_us` as it is."""
 
     resolved: Resolved
+    time_us: float
     makespan_us: float
     needs: tuple[Need, ...]
     timing: dict[str, float]
@@ -120,13 +143,13 @@ class Needs:
     def sentence(self) -> str:
         """What is too little, or that all is enough; and what less of was faster."""
         short = [need for need in self.needs if need.is_short]
-        sentence = "; ".join(_short(need, self.makespan_us) for need in short) or "neither is too little"
+        sentence = "; ".join(_short(need, self.time_us) for need in short) or "neither is too little"
         said = [f"{sentence[0].upper()}{sentence[1:]}."]
         for need in self.needs:
             if need.less:
-                gain = 100 * (1 - need.less.makespan_us / self.makespan_us)
+                gain = 100 * (1 - need.less.time_us / self.time_us)
                 said.append(
-                    f"With less {need.text}, {need.less.value}, it takes {need.less.makespan_us:.3f} us, {gain:.1f} % less: "
+                    f"With less {need.text}, {need.less.value}, it takes {need.less.time_us:.3f} us, {gain:.1f} % less: "
                     "stores then reach the ports in another order."
                 )
         return " ".join(said)
@@ -136,6 +159,8 @@ class Needs:
         answer = {
             "scenario": self.resolved.scenario.name,
             "machine": self.resolved.machine.name,
+            "time_is": f"{self.resolved.scenario.workload.judged_by}_us",
+            "time_us": self.time_us,
             "makespan_us": self.makespan_us,
             "loss_pct": LOSS_PCT,
             "needs": [asdict(need) | {"verdict": need.verdict} for need in self.needs],
@@ -151,19 +176,18 @@ class Needs:
         return pd.DataFrame(self.as_dict()["needs"])
 
     def plot(self) -> Figure:
-        """Makespan over a factor of R, and of Q, with what is enough."""
+        """The time over a factor of R, and of Q, with what is enough."""
         import pandas as pd
 
         from ..plots.needs_figures import needs_figure
         from .figure_setting import setting_of
 
         rows = [
-            (need.scaled, factor, makespan, need.factor, need.best_us)
-            for need in self.needs
-            for factor, makespan in need.tried
+            (need.scaled, factor, time, need.factor, need.best_us) for need in self.needs for factor, time in need.tried
         ]
         columns = ["limit", "factor", "makespan_us", "needed_factor", "best_us"]
-        return needs_figure(pd.DataFrame(rows, columns=columns), setting_of(self.resolved))
+        data = pd.DataFrame(rows, columns=columns)
+        return needs_figure(data, setting_of(self.resolved), end_in_words(self.resolved))
 
     def __repr__(self) -> str:
         return f"<Needs of {self.resolved.scenario.name}: {', '.join(f'{n.name} {n.verdict}' for n in self.needs)}>"
@@ -181,33 +205,36 @@ def needs(scenario: Given, *, overrides: Mapping[str, Any] | None = None, progre
     resolved = resolved_scenario(scenario, overrides)
     done = 1
 
-    def makespan(changed: Resolved, without_room: bool = False) -> int:
+    def took(changed: Resolved, without_room: bool = False) -> Took:
         nonlocal done
         progress(done, max(done + 1, 2 * EXPECTED_RUNS))
         done += 1
-        return simulated(changed, "off", waterfall.without_capacity_limit if without_room else None).makespan_ps
+        again = simulated(changed, "off", waterfall.without_capacity_limit if without_room else None)
+        return Took(taken_ps(changed, again), again.makespan_ps)
 
     progress(0, 2 * EXPECTED_RUNS)
     run, rates = simulated(resolved, "off"), all_rates(resolved)
-    own = run.makespan_ps
-    unlimited = makespan(rates.at(UNBOUNDED).of(resolved))
-    drain = _need(rates, resolved, makespan, own, unlimited)
-    capacity = _need(room(resolved), resolved, makespan, own, makespan(resolved, without_room=True))
-    found = (_that_binds(drain, resolved, makespan, unlimited), capacity)
+    own = Took(taken_ps(resolved, run), run.makespan_ps)
+    unlimited_ps = took(rates.at(UNBOUNDED).of(resolved)).time_ps
+    drain = _need(rates, resolved, took, own, unlimited_ps)
+    capacity = _need(room(resolved), resolved, took, own, took(resolved, without_room=True).time_ps)
+    found = (_that_binds(drain, resolved, took, unlimited_ps), capacity)
     progress(done, done)
     warnings = tuple(cautions(resolved, run.program, run))
-    return Needs(resolved, own / PS_PER_US, found, {"wall_s": time.perf_counter() - started}, warnings)
+    timing = {"wall_s": time.perf_counter() - started}
+    return Needs(resolved, own.time_us, own.makespan_us, found, timing, warnings)
 
 
-def _need(limit: Scalable, resolved: Resolved, makespan: Makespan, own_ps: int, best_ps: int) -> Need:
-    found = {1.0: own_ps}
+def _need(limit: Scalable, resolved: Resolved, took: Rerun, own: Took, best_ps: int) -> Need:
+    found = {1.0: own}
 
     def is_enough(factor: float) -> bool:
         if factor not in found:
-            found[factor] = makespan(limit.at(factor).of(resolved))
+            found[factor] = took(limit.at(factor).of(resolved))
         return _enough(found[factor], best_ps)
 
     factor = least_factor(is_enough)
+    then = found[factor] if factor else own
     amount = limit.at(factor) if factor and factor != 1 else Amount(limit.now, {}, {})
     return Need(
         name="capacity" if limit.name == "capacity" else "drain_rate",
@@ -215,30 +242,31 @@ def _need(limit: Scalable, resolved: Resolved, makespan: Makespan, own_ps: int, 
         now=limit.now,
         value=amount.text if factor else None,
         factor=factor or None,
-        makespan_us=(found[factor] if factor else own_ps) / PS_PER_US,
+        time_us=then.time_us,
+        makespan_us=then.makespan_us,
         best_us=best_ps / PS_PER_US,
         unimportant=factor == 0,
-        tried=tuple((factor, ps / PS_PER_US) for factor, ps in sorted(found.items())),
+        tried=tuple((factor, one.time_us) for factor, one in sorted(found.items())),
         settings=amount.settings,
         scaled=limit.text,
         less=_faster_with_less(limit, found, best_ps),
     )
 
 
-def _enough(makespan_ps: int, best_ps: int) -> bool:
-    return makespan_ps <= (1 + LOSS_PCT / 100) * best_ps
+def _enough(took: Took, best_ps: int) -> bool:
+    return took.time_ps <= (1 + LOSS_PCT / 100) * best_ps
 
 
-def _faster_with_less(limit: Scalable, found: Mapping[float, int], best_ps: int) -> Less | None:
+def _faster_with_less(limit: Scalable, found: Mapping[float, Took], best_ps: int) -> Less | None:
     """The fastest of what was tried, if it is less than there is and faster than all that there could be."""
-    factor = min(found, key=lambda one: (found[one], -one))
-    if factor >= 1 or found[factor] >= (1 - ORDER_PCT / 100) * min(found[1.0], best_ps):
+    factor = min(found, key=lambda one: (found[one].time_ps, -one))
+    if factor >= 1 or found[factor].time_ps >= (1 - ORDER_PCT / 100) * min(found[1.0].time_ps, best_ps):
         return None
     amount = limit.at(factor)
-    return Less(amount.text, amount.settings, factor, found[factor] / PS_PER_US)
+    return Less(amount.text, amount.settings, factor, found[factor].time_us, found[factor].makespan_us)
 
 
-def _that_binds(need: Need, resolved: Resolved, makespan: Makespan, best_ps: int) -> Need:
+def _that_binds(need: Need, resolved: Resolved, took: Rerun, best_ps: int) -> Need:
     """What is needed of rates of several kinds: of the one that is enough on its own, or else of all of them."""
     parts = rate_parts(resolved)
     if len(parts) == 1 or need.factor is None or need.factor <= 1:
@@ -246,15 +274,15 @@ def _that_binds(need: Need, resolved: Resolved, makespan: Makespan, best_ps: int
     found = []
     for part in parts:
         amount = part.at(need.factor)
-        took_ps = makespan(amount.of(resolved))
-        found.append(Alone(part.name, part.text, part.now, amount.text, amount.settings, took_ps / PS_PER_US,
-                           _enough(took_ps, best_ps)))  # fmt: skip
+        then = took(amount.of(resolved))
+        found.append(Alone(part.name, part.text, part.now, amount.text, amount.settings, then.time_us, then.makespan_us,
+                           _enough(then, best_ps)))  # fmt: skip
     need = replace(need, alone=tuple(found))
-    binding = min((one for one in found if one.enough), key=lambda one: one.makespan_us, default=None)
+    binding = min((one for one in found if one.enough), key=lambda one: one.time_us, default=None)
     if binding is None:
         return need
     return replace(need, text=binding.text, now=binding.now, value=binding.value, settings=binding.settings,
-                   makespan_us=binding.makespan_us)  # fmt: skip
+                   time_us=binding.time_us, makespan_us=binding.makespan_us)  # fmt: skip
 
 
 def least_factor(is_enough: Callable[[float], bool]) -> float | None:
@@ -287,14 +315,15 @@ def needs_parts(done: Needs) -> list[Any]:
             need.now,
             need.value or need.verdict,
             f"{need.factor:.3g}" if need.factor else "",
-            f"{need.makespan_us:.3f}",
+            f"{need.time_us:.3f}",
             f"{need.best_us:.3f}",
         )
         for need in done.needs
     ]
+    end = end_in_words(done.resolved)
     return [
         *asked(done.resolved),
-        f"{what_runs_where(done.resolved)}: {done.makespan_us:.3f} us",
+        f"{what_runs_where(done.resolved)}: {done.time_us:.3f} us" + ("" if end == "makespan" else f", {end}"),
         "",
         table(
             f"what it needs to lose no more than {LOSS_PCT:g} % to a limit, each with the other as it is",
@@ -315,8 +344,8 @@ def _short(need: Need, now_us: float) -> str:
         said = " and ".join(f"{one.text} of {one.value}" for one in others) + " together"
     else:
         said = f"{need.text} of {need.value}"
-    said += f" would save {now_us - need.makespan_us:.3f} us"
-    alone = ", ".join(f"{one.text} of {one.value} alone {_saved(now_us - one.makespan_us)}" for one in others)
+    said += f" would save {now_us - need.time_us:.3f} us"
+    alone = ", ".join(f"{one.text} of {one.value} alone {_saved(now_us - one.time_us)}" for one in others)
     return f"{said} ({alone})" if alone else said
 
 

@@ -1,4 +1,6 @@
-"""A scenario again, with another workload, policy, machine or fabric: what compare, explain and tune have in common."""
+"""A scenario again, with another workload, policy, machine or fabric: what compare, explain, needs and tune have in
+common.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +50,17 @@ def simulated(
 
     fabric = resolved.fabric()
     return simulate(resolved.program(), change(fabric) if change else fabric, resolved.scenario.engine, trace)
+
+
+def taken_ps(resolved: Resolved, run: Trace) -> int:
+    """How long a run of the scenario took, to the end that its workload is judged by."""
+    is_sender_visible = resolved.scenario.workload.judged_by == "sender_visible"
+    return run.outcome.lanes_end_ps if is_sender_visible else run.makespan_ps
+
+
+def end_in_words(resolved: Resolved) -> str:
+    """That end as answers call it."""
+    return resolved.scenario.workload.judged_by.replace("_", "-")
 
 
 def choices_of(resolved: Resolved) -> Mapping[str, PolicyChoice]:

@@ -48,6 +48,10 @@ class Topology:
         path = Path(file)
         return save(self.plot(), self.links(), path.parent, path.stem, [path.suffix.removeprefix(".")])
 
+    def __repr__(self) -> str:
+        kind = self.facts["kind"].replace("_", " ")
+        return f"<Topology of {self.name}: {kind}, {self.gpus} GPUs>"
+
     def _repr_html_(self) -> str:
         return parts_html(shown_topology(self.facts))
 

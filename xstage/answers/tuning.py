@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from ..scenarios.workload import PolicyChoice
+    from ..scenarios.workload import PolicyChoice, Setting
 
 MOST_RUNS = 40
 """Runs of one policy, unless told otherwise."""
@@ -44,6 +44,8 @@ NO_SAVING = "no saving: the scenario cannot run as it is written"
 class Tuning:
     """All runs in the order in which they were made (`curve`), the scenario's own first, and what follows from them.
 
+    Of several that are fastest, `best` is the scenario's own, or else one whose policy chooses its settings, or else that
+    with the smallest settings; `as_fast` are the other policies.
     `d_knee` is the smallest row lead D of `d_knee_policy`, of those that were tried, whose makespan is within 1 % of the
     best of them: with others it may be another.
     """
@@ -51,6 +53,7 @@ class Tuning:
     resolved: Resolved
     curve: tuple[Tried, ...]
     best: Tried
+    as_fast: tuple[str, ...]
     d_knee: int | None
     d_knee_policy: str | None
     interval: SavingInterval | None
@@ -115,6 +118,7 @@ class Tuning:
             "makespan_us": self.best.makespan_us,
             "saving_pct": self.saving_pct,
             "saving_interval_pct": list(interval) if interval else None,
+            "as_fast": list(self.as_fast),
         }
         answer = {
             "scenario": self.resolved.scenario.name,
@@ -191,14 +195,14 @@ def tune(
     known = [tried for tried in runs.curve if tried.makespan_us is not None]
     if runs.first_error is not None and not known:
         raise runs.first_error
-    # Of equal ones the scenario as it is, then one whose settings are numbers that can be read.
-    best = min(known, key=lambda tried: (tried.makespan_us, tried is not own, not tried.parameters))
+    best = _best(known, own, choices)
     ran = runs.ran_again(best)
     warned = [sentence for one, trace in ran for sentence in cautions(one, trace.program, trace)]
     return Tuning(
         resolved=resolved,
         curve=tuple(runs.curve),
         best=best,
+        as_fast=tuple(_others_as_fast(known, best)),
         d_knee=knee,
         d_knee_policy=knee_policy,
         interval=runs.saving_interval(ran),
@@ -206,6 +210,30 @@ def tune(
         timing={"wall_s": time.perf_counter() - started},
         warnings=tuple(dict.fromkeys(warned)),
     )
+
+
+def _best(known: Sequence[Tried], own: Tried, choices: Mapping[str, PolicyChoice]) -> Tried:
+    """The fastest; of equal ones that which changes least."""
+    policies = list(dict.fromkeys(tried.policy for tried in known))
+
+    def rank(tried: Tried) -> tuple[Any, ...]:
+        settings = choices[tried.policy].settings if tried is not own else ()
+        values = [
+            _size(setting, tried.parameters[setting.key]) for setting in settings if setting.key in tried.parameters
+        ]
+        return tried.makespan_us, tried is not own, bool(tried.parameters), policies.index(tried.policy), values
+
+    return min(known, key=rank)
+
+
+def _size(setting: Setting, value: Any) -> int:
+    return setting.names.index(value) if setting.names else int(value)
+
+
+def _others_as_fast(known: Sequence[Tried], best: Tried) -> list[str]:
+    """The other policies that are as fast, in the order in which they ran."""
+    equal = [tried.policy for tried in known if tried.makespan_us == best.makespan_us]
+    return [policy for policy in dict.fromkeys(equal) if policy != best.policy]
 
 
 def drawn_setting(tried: Iterable[Parameters]) -> str | None:
@@ -273,6 +301,8 @@ def tuning_parts(done: Tuning) -> list[Any]:
             f"{best.policy} takes {best.makespan_us:.3f} us instead of {own.makespan_us:.3f} us: "
             f"saves {done.saving_pct:.1f} %{between}."
         )
+    if done.as_fast:
+        parts.append(f"As fast: {', '.join(done.as_fast)}.")
     if done.interval:
         parts.append(done.interval.told)
     parts += done.changes

@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def layer(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="A model; leave it out to list them.", show_default=False),
@@ -51,6 +52,7 @@ def layer(
 
     started = time.perf_counter()
     if model is None:
+        _check_alone(context)
         if as_json:
             print_json(with_common_fields({"models": list(BLOCKS)}, {"wall_s": time.perf_counter() - started}))
         else:
@@ -71,3 +73,11 @@ def layer(
     else:
         drawn = [f"drawn in {files[0]}"] if files else []
         show(*layer_parts(done), "", *drawn, f"Done in {wall_s:.1f} s.")
+
+
+def _check_alone(context: typer.Context) -> None:
+    """Raises if an option is given that needs a model."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE" and option.name != "as_json":
+            raise typer.BadParameter("needs a MODEL", param_hint=option.opts[0])

@@ -50,7 +50,8 @@ def explain(
         typer.Option(
             metavar="A,B,...",
             help="Limits to remove, in this order, of degraded_link, slow_gpu, late_ranks, capacity or Q, drain_rate or R, "
-            "links, latency, fp4_unpack, l2_cache, hbm, l2_feed, imbalance, sending; by default all of them.",
+            "links, issue or T_iss0, latency, fp4_unpack, l2_cache, hbm, l2_feed, imbalance, sending; by default all of "
+            "them.",
         ),
     ] = None,
     overrides: Overrides = None,

@@ -25,6 +25,7 @@ import numpy as np
 from ...errors import InputError
 from ...program import ACQUIRE, COMPUTE, NO_COUNTER, NO_QUEUE, RELEASE, STORE, UNLIMITED_AHEAD, UNTIL_EXHAUSTED, WAIT
 from ...program_builder import ProgramBuilder, Seat
+from ...tile_cost import needed_wiring
 from ..launch import starts_by_rank
 from ..op_variants import OpVariants, op_variants, runs_by_seat
 from ..policy import check_fits
@@ -270,15 +271,10 @@ class _Schedule:
 
 def _serial_terms(machine: Machine, policy: Policy) -> dict[str, Any]:
     """Terms of the serial All-to-All: the policy's, or else the machine's. Raises `InputError` if neither has them."""
-    wiring = machine.interconnect
     terms = {"launch_ps": policy.launch_ps, "a2a_kbs": policy.a2a_kbs, "permute_kbs": policy.permute_kbs}
     for name, field in (("launch_ps", "collective_launch"), ("a2a_kbs", "collective_rate")):
         if terms[name] is None:
-            known = getattr(wiring, field)
-            if known is None:
-                reason = f"is not given for {machine.name}, and the policy does not say {name}"
-                raise InputError(reason, field=f"interconnect.{field}", allowed="a value with its source")
-            terms[name] = known.value
+            terms[name] = needed_wiring(machine, field, nor=f"{name} of the policy")
     return terms
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError
 from ...program import COMPUTE, SIGNAL, STORE, WAIT
 from ...program_builder import Seat
+from ...tile_cost import needed_wiring
 from ..store_parts import store_parts
 from .gemm import Gemm
 from .shape import Policy
@@ -71,18 +71,12 @@ def serial_terms(machine: Machine, policy: Policy, in_switch: bool = False) -> t
     """Launch (ps) and rate (kB/s): the policy's, or the machine's. Raises `InputError` if neither is given."""
     rate = "all_reduce_rate" if in_switch else "ring_rate"
     terms = ((policy.launch_ps, "collective_launch"), (policy.collective_kbs, rate))
-    launch, kbs = (_number(machine, field) if given is None else given for given, field in terms)
+    launch, kbs = (
+        needed_wiring(machine, field, nor="the policy") if given is None else given for given, field in terms
+    )
     return launch, kbs
 
 
 def all_reduce_kbs(machine: Machine) -> int:
     """Bus bandwidth of an AllReduce that the switch adds up. Raises `InputError` for a machine without."""
-    return _number(machine, "all_reduce_rate")
-
-
-def _number(machine: Machine, field: str) -> int:
-    known = getattr(machine.interconnect, field)
-    if known is None:
-        reason = f"is not given for {machine.name}, and the policy does not say it"
-        raise InputError(reason, field=f"interconnect.{field}", allowed="a value with its source")
-    return int(known.value)
+    return needed_wiring(machine, "all_reduce_rate")
