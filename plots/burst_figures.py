@@ -8,7 +8,7 @@ where there is one, says above it what was simulated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -95,17 +95,18 @@ def recovery_figure(data: pd.DataFrame, recovery_gaps_us: Mapping[int, float], s
             for mode, (name, marker, dashes) in names.items():
                 mine = data[(data["burst_kib"] == size) & (data["mode"] == mode)]
                 law, simulated = (mine[mine["series"] == series] for series in ("law", "compiled"))
+                look: dict[str, Any] = {
+                    "color": colour,
+                    "markerfacecolor": colour if mode == "free_running" else "white",
+                }
                 axes.plot(law["gap_us"], law["t_iss_us"], dashes, color=colour, linewidth=1.2)
-                axes.plot(
-                    simulated["gap_us"], simulated["t_iss_us"], marker, color=colour, clip_on=False,
-                    markerfacecolor=colour if mode == "free_running" else "white", label=f"{size:g} KiB, {name}",
-                )  # fmt: skip
+                axes.plot(simulated["gap_us"], simulated["t_iss_us"], marker, clip_on=False, **look)
+                axes.plot([], [], dashes, marker=marker, linewidth=1.2, label=f"{size:g} KiB, {name}", **look)
             mark_x(axes, gap, f"G* = {gap:.1f} µs", top=0.56, colour=colour)
-        axes.plot([], [], color=MUTED, linewidth=1.2, label="closed forms")
         say_setting(figure, setting)
         axes.set_xlim(0, data["gap_us"].max() * 1.03)
         axes.set_ylim(0)
-        axes.legend(loc="upper right")
+        axes.legend(loc="upper right", title="marks: simulated, lines: closed forms")
     return figure
 
 

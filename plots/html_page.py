@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 400
 """Rows of a table that are shown; what is left out is said."""
+LARGEST, SMALLEST = 1.25, 0.7
+"""Sizes of a figure on a page over that in which it was drawn: on a narrow screen it scrolls sideways."""
 QUANTITY = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?) ?([^\s\d.:-][^\s\d]*)?")
 """A number, and a unit behind it: '8.4 %', '1936.3 TFLOPS', '2x'."""
 
@@ -129,7 +131,8 @@ def render(page: Page) -> str:
 
 
 def svg(figure: Figure) -> str:
-    """A figure as an SVG element of flexible size, named by its titles and axes for readers who cannot see it."""
+    """A figure as an SVG element of flexible size, but not so small that it cannot be read, and named by its titles and axes
+    for readers who cannot see it."""
     from markupsafe import Markup, escape
 
     text = io.StringIO()
@@ -139,13 +142,11 @@ def svg(figure: Figure) -> str:
     drawn = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
     drawn = re.sub(r"\s*<metadata>.*?</metadata>", "", drawn, count=1, flags=re.DOTALL)
     wide = float(figure.get_size_inches()[0])
+    sizes = f"max-width:{wide * LARGEST:.2f}in;min-width:{wide * SMALLEST:.2f}in"
     opening = re.match(r"<svg[^>]*>", drawn)
     assert opening is not None
     kept = re.sub(r' (?:width|height)="[^"]*"', "", opening.group())
-    named = (
-        f'<svg role="img" aria-label="{escape(_named(figure))}" style="max-width:{wide * 1.25:.2f}in"'
-        + kept[len("<svg") :]
-    )
+    named = f'<svg role="img" aria-label="{escape(_named(figure))}" style="{sizes}"{kept.removeprefix("<svg")}'
     return Markup(named + drawn[opening.end() :])
 
 

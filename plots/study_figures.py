@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from ..sim.errors import InputError
 from ..sim.quantities import SizeOrZero
-from .style import BLUE, house_style
+from .style import BLUE, house_style, say_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MOST_AXES = 3
 MOST_PANELS = 12
+FIXED = "; in Python, plot(at={column: value}) fixes the others"
 MOST_TICKS = 8
 MOST_WRITTEN = 120
 """In a larger heat map the numbers do not fit into its cells."""
@@ -63,26 +64,34 @@ def study_figure(
     metric: str,
     title: str,
     together: Mapping[str, Sequence[str]] | None = None,
+    setting: str = "",
 ) -> Figure:
     """`data`: a row a point, with a column for each of `axes` (one to three), the `metric`, and the columns in `together`:
-    those that move with an axis and are named beside it.
+    those that move with an axis and are named beside it. `setting` says what is the same for all points.
 
     Two axes are the rows and columns of a heat map, the longer one across; of three, the shortest is one panel a value.
     Raises `InputError` for more axes or panels than can be drawn.
     """
-    if not 1 <= len(axes) <= MOST_AXES:
-        raise InputError(
-            "cannot be drawn together",
-            field="axes",
-            value=", ".join(axes),
-            allowed="one to three; fix the others by `at`",
-        )
     known = [_axis(data, (axis, *(together or {}).get(axis, ()))) for axis in axes]
+    check_axes({axis.column: len(axis.values) for axis in known})
     with house_style():
         if len(axes) == 1:
-            return _lines(data, known[0], metric, title)
+            return _lines(data, known[0], metric, title, setting)
         by_length = sorted(known, key=lambda axis: len(axis.values), reverse=True)
-        return _heat_maps(data, by_length, metric, title)
+        return _heat_maps(data, by_length, metric, title, setting)
+
+
+def check_axes(values: Mapping[str, int]) -> None:
+    """Raises `InputError` if axes with so many values each are more than a figure shows."""
+    if not 1 <= len(values) <= MOST_AXES:
+        raise InputError(
+            "cannot be drawn together", field="axes", value=", ".join(values), allowed=f"one to three{FIXED}"
+        )
+    shortest = min(values, key=lambda axis: values[axis])
+    if len(values) == MOST_AXES and values[shortest] > MOST_PANELS:
+        raise InputError(
+            f"would be {values[shortest]} panels", field="axes", value=shortest, allowed=f"at most {MOST_PANELS}{FIXED}"
+        )
 
 
 def _axis(data: pd.DataFrame, columns: Sequence[str]) -> _Axis:
@@ -141,7 +150,7 @@ def _pair(text: str) -> dict[str, str]:
     return {key: value}
 
 
-def _lines(data: pd.DataFrame, axis: _Axis, metric: str, title: str) -> Figure:
+def _lines(data: pd.DataFrame, axis: _Axis, metric: str, title: str, setting: str) -> Figure:
     figure = Figure()
     plot = figure.add_subplot(xlabel=axis.label, ylabel=label(metric), title=_wrapped(title, WIDEST_OF_LINE))
     if data[axis.column].dtype.kind in "iuf":
@@ -156,20 +165,14 @@ def _lines(data: pd.DataFrame, axis: _Axis, metric: str, title: str) -> Figure:
         if len(names) * _widest(names) > MOST_LETTERS:
             plot.set_xticks(range(len(names)), names, rotation=30, ha="right")
     plot.set_ylim(0)
+    say_setting(figure, setting)
     return figure
 
 
-def _heat_maps(data: pd.DataFrame, axes: Sequence[_Axis], metric: str, title: str) -> Figure:
+def _heat_maps(data: pd.DataFrame, axes: Sequence[_Axis], metric: str, title: str, setting: str) -> Figure:
     across, down = axes[0], axes[1]
     third = axes[2] if len(axes) == MOST_AXES else None
     panels: list[Any] = third.values if third else [None]
-    if third and len(panels) > MOST_PANELS:
-        raise InputError(
-            f"would be {len(panels)} panels",
-            field="axes",
-            value=third.column,
-            allowed=f"at most {MOST_PANELS}; fix it by `at`",
-        )
     known = data[metric].dropna()
     norm = _norm(known.to_numpy(dtype=float))
     names = [across.texts[value] for value in across.values]
@@ -206,8 +209,9 @@ def _heat_maps(data: pd.DataFrame, axes: Sequence[_Axis], metric: str, title: st
         if third is not None:
             plot.set_title(titles[number], fontsize="small")
     figure.colorbar(image, ax=list(places), label=label(metric))
-    if title:
-        figure.suptitle(_wrapped(title, int(wide / WIDTH_OF_TITLE)), fontsize="medium")
+    said = [_wrapped(text, int(wide / WIDTH_OF_TITLE)) for text in (title, setting) if text]
+    if said:
+        figure.suptitle("\n".join(said), fontsize="medium")
     return figure
 
 

@@ -302,14 +302,15 @@ def _check_some_point(loaded: LoadedStudy, document: Document) -> None:
 
 
 def _text(value: Any) -> str:
-    """A mapping or list as a cell has it: {kind: zipf, exponent: 1} is 'kind=zipf exponent=1', one inside it in brackets."""
-    if isinstance(value, Mapping):
+    """A mapping or list as a cell has it: {kind: zipf, exponent: 1} is 'kind=zipf exponent=1', one inside it in brackets, an
+    empty one '{}'."""
+    if isinstance(value, Mapping) and value:
         return " ".join(f"{key}={_inner(inner)}" for key, inner in value.items())
-    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
+    return ",".join(map(_text, value)) if isinstance(value, list) and value else str(value)
 
 
 def _inner(value: Any) -> str:
-    return f"({_text(value)})" if isinstance(value, Mapping) else _text(value)
+    return f"({_text(value)})" if isinstance(value, Mapping) and value else _text(value)
 
 
 def _shown(values: list[Any]) -> str:

@@ -15,10 +15,10 @@ class _Cache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super().load_overload(sig, target_context)
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         except Exception as error:  # unpickling raises whatever the bytes lead to
             print(f"Compiling anew, as the code kept in {self.cache_path} is damaged: {error!r}", file=sys.stderr)
-            self.flush()
+            self.flush()  # type: ignore[no-untyped-call]
             return None
 
 
@@ -32,7 +32,7 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def decorated(function: Callable[..., Any]) -> Any:
         try:
             made = njit(cache=True, **options)(function)
-            made._cache = _Cache(function)
+            made._cache = _Cache(function)  # type: ignore[no-untyped-call]
         except RuntimeError:  # numba finds no folder for the cache
             return njit(**options)(function)
         return made

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -43,12 +44,11 @@ class Journal:
         except (OSError, sqlite3.Error) as error:
             raise InputError(f"cannot be written: {error}", field="output", value=str(folder)) from None
         try:
-            self._open()
-        except sqlite3.Error as error:
+            with self._readable():
+                self._open()
+        except InputError:
             self._base.close()
-            busy = "locked" in str(error)
-            reason = "is in use by another sweep" if busy else f"is no journal of a sweep: {error}"
-            raise InputError(reason, field="output", value=str(self.file)) from None
+            raise
 
     def _open(self) -> None:
         self._base.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -64,12 +64,11 @@ class Journal:
     def forget_outside_causes(self) -> None:
         """Drop records that say something about the computer and not about their point, so that these are tried again."""
         marks = ", ".join("?" * len(OUTSIDE_CAUSES))
-        self._base.execute(f"DELETE FROM records WHERE error_type IN ({marks})", OUTSIDE_CAUSES)
+        with self._readable():
+            self._base.execute(f"DELETE FROM records WHERE error_type IN ({marks})", OUTSIDE_CAUSES)
 
     def add(self, records: Iterable[Record], run: str) -> None:
         """Write records; they last once `commit` returns. A key that is there already raises `XstageError`."""
-        if not self._base.in_transaction:
-            self._base.execute("BEGIN")
         rows = [
             (
                 r.key,
@@ -82,9 +81,13 @@ class Journal:
             for r in records
         ]
         try:
+            if not self._base.in_transaction:
+                self._base.execute("BEGIN")
             self._base.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)", rows)
         except sqlite3.IntegrityError as error:
             raise XstageError(f"a point was computed twice: {error}") from None
+        except sqlite3.Error as error:
+            raise XstageError(f"{self.file} cannot be written: {error}") from None
 
     def commit(self) -> None:
         if self._base.in_transaction:
@@ -95,18 +98,31 @@ class Journal:
 
     def keys(self) -> dict[str, bool]:
         """The keys of all records, and whether each is a result rather than an error."""
-        return {key: bool(ok) for key, ok in self._base.execute("SELECT key, metrics IS NOT NULL FROM records")}
+        with self._readable():
+            return {key: bool(ok) for key, ok in self._base.execute("SELECT key, metrics IS NOT NULL FROM records")}
 
     def get(self, key: str) -> tuple[Record, str] | None:
         """The record of a key and the run that wrote it, if there is one."""
-        row = self._base.execute(
-            "SELECT metrics, error_type, error, timing, run FROM records WHERE key = ?", (key,)
-        ).fetchone()
-        if row is None:
-            return None
-        metrics, error_type, error, timing, run = row
-        metrics = None if metrics is None else json.loads(metrics)
-        return Record(key, metrics, error_type, error, json.loads(timing)), run
+        with self._readable():
+            row = self._base.execute(
+                "SELECT metrics, error_type, error, timing, run FROM records WHERE key = ?", (key,)
+            ).fetchone()
+            if row is None:
+                return None
+            metrics, error_type, error, timing, run = row
+            metrics = None if metrics is None else json.loads(metrics)
+            return Record(key, metrics, error_type, error, json.loads(timing)), run
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """While the block reads. Raises `InputError` if another sweep holds the file, or it is damaged or no journal."""
+        try:
+            yield
+        except (sqlite3.Error, ValueError) as error:
+            busy = "locked" in str(error)
+            reason = "is in use by another sweep" if busy else f"is no journal of a sweep that can be read: {error}"
+            allowed = None if busy else "another folder; without this file the sweep starts anew"
+            raise InputError(reason, field="output", value=str(self.file), allowed=allowed) from None
 
     def close(self) -> None:
         self._base.close()

@@ -144,7 +144,7 @@ def sweep(
     even one worker fits into `max_memory`.
     """
     started = time.perf_counter()
-    memory = None if max_memory is None else parse_size(max_memory, "max_memory")
+    memory = None if max_memory is None else memory_limit(max_memory)
     _check_choices(output, workers, dask, timeout_s, memory)
     loaded = load_study(study)
     if metric is not None:
@@ -300,6 +300,14 @@ def uses_compiled(study: LoadedStudy) -> bool:
     return bool(written == "compiled")
 
 
+def memory_limit(text: str, option: str = "max_memory") -> int:
+    """Bytes. Raises `InputError` for what is no size, and for none at all."""
+    memory = parse_size(text, option)
+    if memory == 0:
+        raise InputError("is no room for a process", field=option, value=text, allowed="a size such as '8 GiB'")
+    return memory
+
+
 def _check_choices(
     output: str | Path, workers: int | None, dask: str | None, timeout_s: float | None, memory: int | None
 ) -> None:
@@ -309,6 +317,8 @@ def _check_choices(
         raise InputError("is not a number of processes", field="workers", value=workers, allowed="1 or more")
     if timeout_s is not None and not timeout_s > 0:
         raise InputError("is not a time limit", field="timeout", value=timeout_s, allowed="seconds above 0")
+    if dask == "":
+        raise InputError("is no address", field="dask", value=dask, allowed="that of a scheduler: tcp://HOST:8786")
     if dask is not None and (workers is not None or memory is not None):
         field_name = "workers" if workers is not None else "max_memory"
         raise InputError("has no meaning with a Dask cluster, which has its own", field=field_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..scenarios.study import LoadedStudy
@@ -21,10 +22,10 @@ NOT_MEANT_TO_MATTER = ("engine", "trace", "name", "question", "seed")
 def plotted(study: LoadedStudy, frame: pd.DataFrame, metric: str | None, at: Mapping[str, Any]) -> Figure:
     """The `metric` (default: the study's) over all axes with more than one value, where columns have the values in `at`.
 
-    Axes that move together are one, named by all of them. Raises `InputError` for a column that there is not, a value
-    that no point has, and for more axes than a picture can show.
+    Axes that move together are one, named by all of them. Raises `InputError` for a column that there is not or that has no
+    value there, a value that no point has, and for more axes than a picture can show.
     """
-    from ..plots.study_figures import study_figure
+    from ..plots.study_figures import axis_label, study_figure, valued
 
     metric = metric or study.study.metric
     known = [str(name) for name in frame if frame[name].dtype.kind in "iuf" and name not in ("point",)]
@@ -38,9 +39,32 @@ def plotted(study: LoadedStudy, frame: pd.DataFrame, metric: str | None, at: Map
         frame = frame[frame[name] == value]
         if frame.empty:
             raise InputError("is the value of no point", field=f"at {name}", value=value, allowed=values)
+    if frame[metric].isna().all():
+        raise InputError("has no value at any of these points", field="metric", value=metric)
     groups = column_groups(study)
     varying = {name: rest for name, *rest in groups if frame[name].nunique() > 1} or {groups[0][0]: groups[0][1:]}
-    return study_figure(frame, list(varying), metric, study.study.question, varying)
+    fixed = [f"{axis_label([name]).partition(',')[0]} {valued(name, value)}" for name, value in at.items()]
+    setting = ", ".join([*fixed, *_machine(study)])
+    return study_figure(frame, list(varying), metric, study.study.question, varying, setting)
+
+
+def check_drawable(study: LoadedStudy) -> None:
+    """Before a sweep: raises `InputError` if a picture of it would have more axes, or panels, than can be shown."""
+    from ..plots.study_figures import check_axes
+
+    points = list(study.points())
+    counts = {study.axes[first].column: len({point.positions[first] for point in points}) for first, *_ in study.groups}
+    check_axes({column: count for column, count in counts.items() if count > 1} or dict([*counts.items()][:1]))
+
+
+def _machine(study: LoadedStudy) -> list[str]:
+    """On which machine all points are; nothing where that is an axis."""
+    if any(axis.path in ("machine", "machine.base") for axis in study.axes):
+        return []
+    for point in study.points():
+        with suppress(InputError):
+            return [f"on {study.resolve(point).machine.name}"]
+    return []
 
 
 def check_metric(study: LoadedStudy, metrics: Mapping[str, Any]) -> None:

@@ -90,7 +90,9 @@ def _run(words: list[str], as_json: bool) -> int:
             code = app(words, prog_name="xstage", standalone_mode=False)
     except (BrokenPipeError, OutputLostError):
         raise
-    except (typer.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt) as stopped:
+        if isinstance(stopped.__cause__, EOFError):  # typer takes the end of any file for that of what a person types
+            return _raised(stopped.__cause__, as_json)
         code = _INTERRUPTED
     except CommandLineError as error:
         message: str = error.format_message() if hasattr(error, "format_message") else str(error)

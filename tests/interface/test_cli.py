@@ -285,3 +285,24 @@ def test_ctrl_c_inside_a_serializer_is_an_interrupt_too(monkeypatch, capsys):
     monkeypatch.setattr("xstage.cli.app", wrapped)
     assert main(["doctor", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["type"] == "Interrupted"
+
+
+def test_a_file_that_ends_too_early_is_no_interrupt(monkeypatch, capsys):
+    def reads_a_file_that_is_empty(*words, **more):
+        raise EOFError("Ran out of input")
+
+    monkeypatch.setattr("xstage.answers.diagnosis.doctor", reads_a_file_that_is_empty)
+    assert main(["doctor", "--json"]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error == {"type": "EOFError", "message": "unexpected: Ran out of input"}
+
+
+@pytest.mark.parametrize("words", [AUDIT, ["scenarios", "show", "hgx-h100"], ["run", "FILE.yaml"]])
+def test_a_working_folder_that_was_deleted_is_no_crash(tmp_path, monkeypatch, command, words):
+    (tmp_path / "FILE.yaml").write_text("question: q?")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    code, out, err = command(*(str(tmp_path / word) if word == "FILE.yaml" else word for word in words))
+    assert (code, bool(out)) == (0, True) or (code == 2 and str(tmp_path / "FILE.yaml") in err)
+    assert "Traceback" not in err

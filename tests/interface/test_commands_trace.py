@@ -1,6 +1,7 @@
 """`xstage run --trace FILE` and `xstage import FILE -o TRACE`, as a person or a script calls them."""
 
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,11 @@ def test_run_writes_the_trace_that_the_suffix_asks_for(tmp_path, capsys, suffix)
 def test_another_suffix_is_refused_before_anything_runs(tmp_path, capsys):
     assert main(["run", "isolated-burst", "--trace", str(tmp_path / "trace.csv")]) == 2
     assert "has no suffix that can be written (allowed: .parquet, .pftrace, .json)" in capsys.readouterr().err
+
+
+def test_an_empty_name_is_said_to_be_none(capsys):
+    assert main(["run", "isolated-burst", "--trace", ""]) == 2
+    assert capsys.readouterr().err == "xstage: --trace: names no file (allowed: .parquet, .pftrace, .json)\n"
 
 
 def test_a_place_that_no_file_can_take_is_refused_before_anything_runs(tmp_path, capsys):
@@ -106,6 +112,37 @@ def test_a_bad_input_is_one_error_object(tmp_path, capsys):
     assert main(["import", str(tmp_path / "none.sqlite"), "-o", str(tmp_path / "t.parquet"), "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["reason"].startswith("cannot be read") and error["file"].endswith("none.sqlite")
+
+
+@pytest.mark.parametrize(
+    "words, name",
+    [
+        (["import", "FILE", "-o"], "profile.json"),
+        (["import", "other.json", "--beside", "FILE", "-o"], "scenario.json"),
+        (["import", "FILE", "--beside", "isolated-burst", "--ops"], "ops.parquet"),
+        (["run", "FILE", "--trace"], "scenario.json"),
+    ],
+)
+def test_a_file_that_is_read_is_not_written(tmp_path, capsys, words, name):
+    file, link = tmp_path / name, tmp_path / f"link-{name}"
+    file.write_text("as it was")
+    link.symlink_to(file)
+    for output in (file, link):
+        assert main([*(word.replace("FILE", str(file)) for word in words), str(output), "--json"]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert (error["field"], error["reason"]) == (words[-1], "is the file that is read")
+        assert file.read_text() == "as it was"
+
+
+def test_two_outputs_are_two_files(tmp_path, capsys):
+    both = str(tmp_path / "both.parquet")
+    assert main(["import", "profile.json", "--beside", "isolated-burst", "-o", both, "--ops", both]) == 2
+    assert "--ops: is the file of -o too" in capsys.readouterr().err
+
+
+def test_a_pipe_cannot_be_imported(capsys):
+    assert main(["import", os.devnull]) == 2
+    assert "is a pipe or a device (allowed: the name of a file)" in capsys.readouterr().err
 
 
 def test_a_table_of_something_else_is_refused(tmp_path, capsys):

@@ -229,3 +229,9 @@ def test_a_folder_without_a_table_is_refused(tmp_path):
     (tmp_path / "points.parquet").write_text("no table")
     with pytest.raises(InputError, match="is no table of a sweep"):
         xs.diff(tmp_path, tmp_path)
+
+
+def test_a_change_that_is_no_finite_number_is_none():
+    assert relative_pct(1e-300, 1e300) is None
+    assert relative_pct(1e308, -1e308) is None
+    assert relative_pct(2, 3) == 50

@@ -15,6 +15,7 @@ from xstage.sim.errors import InputError
 
 import xstage as xs
 from xstage.cli import main
+from xstage.gallery import figures
 from xstage.gallery.drawings import DRAWINGS
 from xstage.gallery.figures import chosen
 from xstage.gallery.reach_tables import published_table, topology_table
@@ -78,6 +79,8 @@ def test_an_edited_table_is_what_redraw_draws(tmp_path):
         ({"only": ["knee"], "redraw": True}, "cannot be read"),
         ({"only": ["calls"], "calls": "nowhere"}, "has no points.parquet"),
         ({"only": ["published"], "published": "nowhere.json"}, "cannot be read"),
+        ({"only": ["knee"], "calls": "nowhere"}, "has no effect: the table of figure calls is not made"),
+        ({"redraw": True, "published": "nowhere.json"}, "has no effect: the table of figure published is not made"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(tmp_path, options, said):
@@ -87,7 +90,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, options, said):
 
 
 def test_a_file_that_is_no_answer_of_published_is_refused(tmp_path):
-    (tmp_path / "run.json").write_text('{"rows": [{"kind": "megamoe"}]}')
+    (tmp_path / "run.json").write_text('{"schema_version": 1, "rows": [{"kind": "megamoe"}]}')
     with pytest.raises(InputError, match=r"is no answer of `xstage published --json`"):
         published_table(tmp_path / "run.json")
 
@@ -139,3 +142,18 @@ def test_every_figure_of_the_set_is_drawn_from_its_table(tmp_path):
         if not np.array_equal(imread(file), imread(tmp_path / file.name))
     ]
     assert not stale, "copy them anew to docs/figures from what `xstage figures --format png -o out/figures` draws"
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be made: File exists"):
+        xs.figures(tmp_path / "file", ["topologies"])
+
+
+def test_the_engine_is_compiled_for_figures_that_simulate_alone(tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(figures, "compile_engine", lambda: compiled.append(True))
+    xs.figures(tmp_path, ["topologies"], formats=["png"])
+    assert not compiled
+    xs.figures(tmp_path, ["recovery"], formats=["png"])
+    assert compiled

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from xstage.plots.html_page import Page, Picture, Section, Table, numeric_columns, render
 from xstage.sim.errors import InputError
 
@@ -40,7 +41,8 @@ def figures_of(page: Page) -> list[Any]:
 def test_a_trace_shows_lanes_of_the_gpu_that_ends_last_by_role(tmp_path: Path, later_us: float, last: int) -> None:
     ops = OPS.assign(end_us=np.where(OPS["gpu"] == 1, OPS["end_us"] + later_us, OPS["end_us"]))
     ops.to_parquet(tmp_path / "t.parquet")
-    page = trace_page(tmp_path / "t.parquet")
+    page, made = trace_page(tmp_path / "t.parquet")
+    assert made == "run SCENARIO --trace"
     [figure] = figures_of(page)
     [axes] = figure.axes
     assert figure.get_supylabel() == f"lanes of GPU {last}"
@@ -69,6 +71,12 @@ def test_a_page_has_one_main_part_headings_and_tables_that_keys_reach() -> None:
     assert text.count("<main>") == text.count("</main>") == 1
     assert "<h2>Open</h2>" in text and "<summary><h2>Folded</h2></summary>" in text
     assert text.count('<div class="scroll" tabindex="0" role="region" aria-label="numbers">') == 2
+
+
+def test_a_wide_figure_scrolls_on_a_narrow_screen_rather_than_shrink() -> None:
+    text = render(Page("", "", "", [Section("Wide", [Picture(Figure(figsize=(8, 2)), "two panels")])]))
+    assert 'style="max-width:10.00in;min-width:5.60in"' in text
+    assert '<figure><div class="scroll" tabindex="0" role="region" aria-label="Wide"><svg' in text
 
 
 def test_a_printed_page_keeps_its_columns_and_opens_what_is_folded() -> None:

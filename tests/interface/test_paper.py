@@ -180,3 +180,8 @@ def test_tiles_of_nobody_are_refused(tmp_path: Path) -> None:
         xs.paper_speedups(tmp_path / "out", tiles="mine")
     assert not (tmp_path / "out").exists()
     assert main(["paper", "speedups", "--tiles", "mine"]) == 2
+
+
+def test_a_model_that_is_given_twice_is_refused():
+    with pytest.raises(InputError, match="model = 'dsv4-flash': is given twice"):
+        xs.paper_tiles(["dsv4-flash", "dsv4-flash"])

@@ -1,6 +1,7 @@
 """`xstage report`: one page of whatever a command found, with everything in it and nothing to fetch."""
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 
@@ -14,6 +15,7 @@ from xstage.sim.errors import InputError
 
 import xstage as xs
 from xstage.cli import main
+from xstage.pages.traces import _bars
 from xstage.paper.calls import Speedups
 
 from ..hw_validate.made_up_hardware import MadeUpHardware
@@ -204,8 +206,20 @@ def test_a_trace_becomes_a_page(tmp_path, capsys):
     assert main(["run", "isolated-burst", "--trace", str(tmp_path / "trace.parquet")]) == 0
     assert main(["report", str(tmp_path / "trace.parquet"), "-o", str(tmp_path / "page.html")]) == 0
     assert "Trace trace.parquet" in capsys.readouterr().out
-    found = Checked((tmp_path / "page.html").read_text())
-    assert found.seen["svg"] == 1
+    text = (tmp_path / "page.html").read_text()
+    assert Checked(text).seen["svg"] == 1
+    assert "# xstage run SCENARIO --trace trace.parquet" in text
+
+
+def test_a_page_draws_every_op_that_takes_its_lane_time(tmp_path):
+    """Whatever its kind: a SIGNAL may hand over a result, a LOAD may do no more than ask. Waiting is not drawn."""
+    ops = pd.DataFrame({
+        "gpu": 0, "sm": 0, "lane": [0, 0, 0, 1, 1], "role": "a", "task": 0, "phase": ["p", "q", "r", "s", "t"], "op": 0,
+        "kind": ["signal", "wait", "load", "compute", "signal"], "bytes": 0, "start_us": [0.0, 3.0, 5.0, 0.0, 1.0],
+        "end_us": [2.0, 5.0, 5.0, 1.0, 1.0], "stall_us": 0.0, "wait_us": [0.0, 2.0, 0.0, float("nan"), 0.0], "cause": None,
+    })  # fmt: skip
+    bars, _, _ = _bars(ops, 5.0)
+    assert list(bars["phase"]) == ["p", "s"]
 
 
 def test_a_sweep_becomes_a_page_over_its_axes(tmp_path):
@@ -256,6 +270,15 @@ def test_a_page_with_more_axes_than_are_drawn_says_of_which_the_smallest_is_take
     assert "over the axes of the study, the smallest over bursts." in (tmp_path / "page.html").read_text()
 
 
+def test_the_page_of_a_tuning_has_errors_behind_the_settings(answer, tmp_path):
+    found = json.loads(answer("tune").read_text())
+    found["curve"][-1] |= {"error": "it failed", "parameters": {"lag": 3}}  # a setting that no row before has
+    (tmp_path / "tune.json").write_text(json.dumps(found))
+    xs.report(tmp_path / "tune.json", tmp_path / "page.html")
+    heads = re.findall(r"<button[^>]*>([^<]*)", (tmp_path / "page.html").read_text())
+    assert heads.index("policy") < heads.index("lag") < heads.index("error")
+
+
 def test_the_page_of_an_explanation_names_its_columns_in_words(tmp_path):
     answer = {"schema_version": 1, "scenario": "a", "machine": "b", "total_us": 2.0, "sentence": "So.", "bars": [
         {"name": "q", "cause": "Q", "us": 2.0, "share_pct": 100.0, "removed_by": "more", "alone_us": 2.0}]}  # fmt: skip
@@ -275,6 +298,14 @@ def test_the_page_of_an_explanation_names_its_columns_in_words(tmp_path):
         (b'{"a": 1}', r"is no answer of xstage \(allowed: what a command prints with --json, a trace as \.parquet"),
         (b'{"error": {"message": "m"}}', "is the answer of a command that failed"),
         (b'{"traceEvents": []}', "is a Kineto trace"),
+        (b'{"schema_version": 1, "a": NaN}', "is not JSON: NaN is no finite number"),
+        (b'{"schema_version": 1, "a": -Infinity}', "is not JSON: -Infinity is no finite number"),
+        (b'{"schema_version": 1, "a": 1e999}', "is not JSON: 1e999 is no finite number"),
+        (b'{"schema_version": 1, "a": ' + b"9" * 400 + b"}", "is not JSON: a number of 400 digits is beyond 64 bits"),
+        (b'{"schema_version": 1, "a": "\\ud800"}', "is not JSON: .* surrogates not allowed"),
+        (b'{"schema_version": 1, "command": {"a": 1}}', "is no answer of xstage: its command is none"),
+        (b'{"schema_version": 1, "timing": 3}', "is no answer of xstage: its timing is none"),
+        (b'{"schema_version": 1, "command": "xstage run \'a"}', "is no whole answer of --json: No closing quotation"),
     ],
 )
 def test_another_file_is_refused(tmp_path, content, said):
@@ -282,6 +313,18 @@ def test_another_file_is_refused(tmp_path, content, said):
     with pytest.raises(InputError, match=said):
         xs.report(tmp_path / "other.json", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_page_does_not_replace_what_it_is_made_from(tmp_path):
+    (tmp_path / "answer.html").write_text('{"schema_version": 1}')
+    with pytest.raises(InputError, match="is the file that is read"):
+        xs.report(tmp_path / "answer.html", tmp_path / "answer.html")
+    assert (tmp_path / "answer.html").read_text() == '{"schema_version": 1}'
+
+
+def test_a_pipe_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is a pipe or a device"):
+        xs.report(os.devnull, tmp_path / "page.html")
 
 
 def test_what_is_not_there_or_cannot_be_written_is_refused(tmp_path):

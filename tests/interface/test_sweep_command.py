@@ -42,7 +42,9 @@ def test_points_that_fail_are_shown_and_are_no_failure_of_the_sweep(study, tmp_p
     out = capsys.readouterr().out
     assert code == 0
     assert out.startswith("mine: How long do small bursts take?\n")
-    assert "mine.yaml:5: workload.producers = 149" in out
+    assert out.count("mine.yaml:5: workload.producers = 149") == 1
+    lines = [line.split() for line in out.splitlines()]
+    assert [*lines[lines.index(["what", "failed"]) + 2][:3]] == ["2", "4", "InputError"]  # points, the first, the error
     assert out.splitlines()[-1] == "2 points of 6 failed; the others are complete, so the exit code is 0."
 
 
@@ -119,7 +121,9 @@ def test_the_estimate_needs_no_folder(answer, study, capsys):
         (("--estimate", "--metric", "makespan_us"), "--metric: does not go with --estimate"),
         (("-o", ""), "output = '': is no folder"),
         (("-o", "out", "--workers", "0"), "workers = 0"),
-        (("-o", "out", "--max-memory", "much"), "max_memory = 'much': is not a size"),
+        (("-o", "out", "--max-memory", "much"), "--max-memory = 'much': is not a size"),
+        (("-o", "out", "--max-memory", "0"), "--max-memory = '0': is no room for a process"),
+        (("-o", "out", "--dask", ""), "dask = '': is no address"),
         (("-o", "/proc/nowhere",), "cannot be written"),
     ],
 )  # fmt: skip

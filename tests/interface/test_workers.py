@@ -21,11 +21,12 @@ print(map_on_workers(math.factorial, [3, 4, 5], 2))
 """
 
 ENDLESS = """
-import time
 from xstage.workers import map_on_workers
 
-map_on_workers(time.sleep, [600, 600], 2)
+work = "import os, pathlib, time; pathlib.Path(str(os.getpid())).touch(); time.sleep(600)"
+map_on_workers(exec, [work, work], 2)
 """
+"""Two workers that leave a file named by their process when they are at work."""
 
 
 def refuse(value: int) -> int:
@@ -107,12 +108,12 @@ def test_a_worker_that_dies_is_an_error() -> None:
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path, how: signal.Signals) -> None:
     script = tmp_path / "endless.py"
     script.write_text(ENDLESS)
-    with subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE) as parent:
+    with subprocess.Popen([sys.executable, script], cwd=tmp_path, stderr=subprocess.PIPE) as parent:
         until = time.monotonic() + 60
-        while len(workers := workers_of(parent.pid)) < 2 and time.monotonic() < until:
+        while len(workers := [int(file.name) for file in tmp_path.glob("[0-9]*")]) < 2 and time.monotonic() < until:
             time.sleep(0.05)
+        assert set(workers) <= set(workers_of(parent.pid))
         assert len(workers) == 2
-        time.sleep(0.5)  # so that they are at work
         parent.send_signal(how)
         parent.communicate(timeout=60)
         while any(map(is_running, workers)) and time.monotonic() < until:

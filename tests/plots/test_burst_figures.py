@@ -86,6 +86,13 @@ def test_the_recovery_figure_marks_the_gap_of_each_burst_size():
     assert [text.get_text() for text in axes.texts] == ["G* = 5.6 µs", "G* = 8.8 µs"]
 
 
+def test_the_legend_of_the_recovery_figure_has_the_line_of_each_mode():
+    legend = recovery_figure(RECOVERY, {32: 5.6, 48: 8.8}).axes[0].get_legend()
+    looks = {line.get_label(): (line.get_linestyle(), line.get_marker()) for line in legend.legend_handles}
+    assert looks["32 KiB, free-running"] == ("-", "o") and looks["32 KiB, started together"] == ("--", "^")
+    assert legend.get_title().get_text() == "marks: simulated, lines: closed forms"
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_axis_says_what_it_shows_and_no_label_lies_on_the_legend(name):
     draw, _ = FIGURES[name]

@@ -123,6 +123,9 @@ def test_ranges(written, expected):
         ({"start": "1 KiB", "stop": "2 KiB", "step": "1 us"}, "step = '1 us': does not fit the ends"),
         ({"start": 0, "stop": 2, "points": 2, "scale": "log"}, "must be above 0"),
         ({"start": 1, "stop": 2, "step": 1e-9}, "at most 100000"),
+        ({"start": 1, "stop": 2, "step": 5e-324}, "at most 100000"),
+        ({"start": 10**400, "stop": 2, "points": 2}, "is no end of a range"),
+        ({"start": 1, "stop": 1e308, "step": 1e-300}, "is no end of a range"),
     ],
 )
 def test_ranges_that_are_none(written, said):
@@ -222,4 +225,4 @@ def test_the_smallest_point_of_every_study_runs(name):
 
 def test_a_cell_shows_a_mapping_in_one_line():
     loaded = study({"workload.producers": [1], "disturb": [{"late_gpu": {"gpu": 1, "by": "1 us"}}, {}]})
-    assert [row[1] for row in rows(loaded)] == ["late_gpu=(gpu=1 by=1 us)", ""]
+    assert [row[1] for row in rows(loaded)] == ["late_gpu=(gpu=1 by=1 us)", "{}"]

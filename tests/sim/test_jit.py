@@ -1,9 +1,11 @@
-"""Machine code that is kept on disk, and what becomes of it when its files are damaged."""
+"""Machine code is kept where it can be, and made anew where it cannot."""
 
 import runpy
 from pathlib import Path
 
 import pytest
+from numba.core.caching import CacheImpl
+from xstage.sim.jit import cached_njit
 
 SOURCE = """
 from xstage.sim.jit import cached_njit
@@ -14,14 +16,28 @@ def twice(number):
 """
 
 
+def twice(number: int) -> int:
+    return 2 * number
+
+
+def test_a_function_is_kept_for_later_processes():
+    assert cached_njit()(twice).stats.cache_path
+
+
+def test_without_a_folder_to_write_to_a_function_still_runs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    function = cached_njit()(twice)
+    assert function(21) == 42 and not function.stats.cache_path
+
+
 @pytest.mark.parametrize("kind", ["nbi", "nbc"])
 @pytest.mark.parametrize("left", [0, 100])
 def test_damaged_code_is_compiled_anew_and_kept(tmp_path, capsys, kind, left):
     file = tmp_path / "kept.py"
     file.write_text(SOURCE)
-    twice = runpy.run_path(str(file))["twice"]
-    assert twice(3) == 6
-    [kept] = Path(twice.stats.cache_path).glob(f"kept.twice-*.{kind}")
+    function = runpy.run_path(str(file))["twice"]
+    assert function(3) == 6
+    [kept] = Path(function.stats.cache_path).glob(f"kept.twice-*.{kind}")
     kept.write_bytes(kept.read_bytes()[:left])
     assert runpy.run_path(str(file))["twice"](3) == 6
     said = capsys.readouterr().err

@@ -169,6 +169,22 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path):
     assert (tmp_path / FILE).read_text().startswith("my notes")
 
 
+def test_a_damaged_journal_is_refused_by_its_name(tmp_path):
+    xs.sweep(FAST, tmp_path, workers=1)
+    whole = (tmp_path / FILE).read_bytes()
+    page = 4096
+    damaged = {
+        "every record": whole[: 2 * page] + bytes(len(whole) - 2 * page),
+        "a page that is missing": whole[: len(whole) - page],
+        "a record that is no JSON": whole.replace(b'{"', b'x"'),
+    }
+    for what, content in damaged.items():
+        (tmp_path / FILE).write_bytes(content)
+        with pytest.raises(InputError, match="is no journal of a sweep that can be read") as caught:
+            xs.sweep(FAST, tmp_path, workers=1)
+        assert caught.value.value == str(tmp_path / FILE), what
+
+
 def test_the_journal_refuses_a_second_record_of_a_point(tmp_path):
     with Journal(tmp_path) as journal:
         journal.add([Record("a", {"ops": 1})], "first")
@@ -269,3 +285,9 @@ def test_points_with_a_changed_link_name_the_collective_that_stayed(tmp_path):
     assert done.failed == 0, done.frame()
     [said] = done.cautions()
     assert "ring_rate = 371 GB/s" in said and said.endswith("(1 of 2 points)")
+
+
+def test_memory_for_no_process_and_no_address_are_refused(tmp_path):
+    for option, reason in (({"max_memory": "0"}, "is no room for a process"), ({"dask": ""}, "is no address")):
+        with pytest.raises(InputError, match=reason):
+            xs.sweep(FAST, tmp_path, **option)

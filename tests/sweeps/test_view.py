@@ -117,7 +117,7 @@ def test_four_axes_are_too_many(tmp_path):
         "workload.gap": [0, "1 us"],
     }
     four = xs.sweep(FAST | {"axes": axes}, tmp_path, workers=1)
-    with pytest.raises(InputError, match="one to three; fix the others by `at`"):
+    with pytest.raises(InputError, match="one to three; in Python, plot"):
         four.plot()
 
 
@@ -174,3 +174,42 @@ def test_a_warning_is_counted_by_itself_where_points_have_several():
     frame = pd.DataFrame({"cautions": ["one; with more", "one; with more\nanother", None, "another"]})
     assert cautions(frame) == ["one; with more (2 of 4 points)", "another (2 of 4 points)"]
     assert cautions(pd.DataFrame({"point": [0]})) == []
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_sweep(tmp_path, capsys):
+    axes = {f"workload.{name}": [1, 2] for name in ("producers", "bursts")} | {
+        "seed": [1, 2],
+        "workload.gap": [0, "1 us"],
+    }
+    many = {"workload.producers": [*range(1, 14)], "workload.burst": [f"{n} KiB" for n in range(1, 14)]}
+    for study, said in (
+        (FAST | {"axes": axes}, "in Python, plot(at={column: value}) fixes the others"),
+        (FAST | {"axes": many | {"seed": [*range(13)]}}, "would be 13 panels"),
+    ):
+        file = tmp_path / "study.yaml"
+        file.write_text(json.dumps(study))
+        assert main(["sweep", str(file), "-o", str(tmp_path / "out"), "--plot", str(tmp_path / "a.png")]) == 2
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_is_printed_though_its_picture_cannot_be_drawn(tmp_path, capsys):
+    file = tmp_path / "study.yaml"
+    file.write_text(json.dumps(FAST))
+    words = ["sweep", str(file), "-o", str(tmp_path / "out"), "--workers", "1", "--plot", str(tmp_path / "a.png")]
+    assert main([*words, "--metric", "roles.mma.stall_mean_us"]) == 2
+    said = capsys.readouterr()
+    assert "12" in said.out and "points.parquet" in said.out
+    assert "is no number of these points" in said.err
+
+
+def test_a_picture_says_what_is_fixed_and_the_machine(swept, tmp_path):
+    fixed = swept.plot(at={"workload.burst_bytes": 1024, "workload.mode": "isolated"})
+    assert fixed.get_suptitle() == "burst 1 KiB, mode isolated, on hgx-b200"
+    several = xs.sweep(FAST | {"axes": {"machine": ["hgx-b200", "hgx-h100"]}}, tmp_path, workers=1).plot()
+    assert several.get_suptitle() == ""
+
+
+def test_where_every_point_failed_there_is_no_picture(swept):
+    with pytest.raises(InputError, match="metric = 'makespan_us': has no value at any of these points"):
+        swept.plot(at={"workload.producers": 149})

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from ..sim.compilation import compile_engine
 from ..terminal.output import counted, print_json, show, with_common_fields
 from ..terminal.progress import counted_progress
 from .options import AsJson, Workers, names
@@ -53,8 +52,6 @@ def figures(
 
     started = time.perf_counter()
     chosen, kinds = names(only, "--only"), names(formats, "--format")
-    if not redraw:
-        compile_engine()
     with counted_progress("Drawing figures") as progress:
         done = draw(
             output, chosen, formats=kinds or (), redraw=redraw, calls=calls, published=published,

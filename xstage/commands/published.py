@@ -52,8 +52,11 @@ def published(
     """Predict published measurements and say how well, by family, machine and number of tokens."""
     from ..pages.report import report_answer
     from ..sim.compilation import compile_engine
+    from ..sim.files import check_not_read
 
     _check(fit, output, report, {"--data": data, "--gpu": gpu, "--variant": variant, "--report": report})
+    if report is not None:
+        check_not_read(report, "--report", data)
     compile_engine()
     started = time.perf_counter()
     if fit is not None:

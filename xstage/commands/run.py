@@ -52,6 +52,7 @@ def run(
     from ..answers.built import Built
     from ..plots.traces.write import check_file
     from ..scenarios.loader import load, parse_overrides
+    from ..sim.files import check_not_read
 
     started = time.perf_counter()
     if gpu is not None and trace is None:
@@ -60,6 +61,7 @@ def run(
         raise typer.BadParameter("does not go with --estimate", param_hint="--explain")
     if trace is not None:
         check_file(trace, "--trace")
+        check_not_read(trace, "--trace", scenario)
     changes = parse_overrides(overrides or [])
     resolved = load(scenario, changes, label="--set")
     with working(f"Building {resolved.scenario.name}"):

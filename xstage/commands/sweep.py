@@ -16,6 +16,8 @@ from ..terminal.progress import counted_progress
 from .options import AsJson, Plot
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ..sweeps.run import Sweep
 
 ERRORS_SHOWN = 5
@@ -77,9 +79,13 @@ def sweep(
         return
     if output is None:
         raise typer.BadParameter("is needed", param_hint="-o DIR")
-    if plot is not None:
-        check_figure(plot, "--plot")
+    from ..sweeps.run import memory_limit
     from ..sweeps.run import sweep as swept
+
+    if max_memory is not None:
+        memory_limit(max_memory, "--max-memory")
+    if plot is not None:
+        _check_plot(plot, study)
 
     with counted_progress(f"Sweeping {Path(study).stem}") as progress:
         done = swept(
@@ -91,13 +97,34 @@ def sweep(
         answer["warnings"] = warnings
         warn(warnings)
     if plot is not None and done.done:
-        answer["files"] = [str(file) for file in done.save(plot)]
+        answer["files"] = _drawn(done, plot, as_json)
     if as_json:
         print_json(with_common_fields(answer, done.timing | {"wall_s": time.perf_counter() - started}))
     else:
         show(*_parts(done, answer.get("files", [])))
     if not done.done:
         raise typer.Exit(1)
+
+
+def _check_plot(plot: Path, study: str) -> None:
+    """Raises `InputError` if no figure can be written there, or shows all axes of the study."""
+    from ..scenarios.study import load_study
+    from ..sweeps.view import check_drawable
+
+    check_figure(plot, "--plot")
+    check_drawable(load_study(study))
+
+
+def _drawn(done: Sweep, plot: Path, as_json: bool) -> list[str]:
+    """The files of the figure. Where it cannot be drawn, a person sees the sweep before the error."""
+    from ..sim.errors import InputError
+
+    try:
+        return [str(file) for file in done.save(plot)]
+    except InputError:
+        if not as_json:
+            show(*_parts(done, []))
+        raise
 
 
 def _check_estimate(without: dict[str, Any]) -> None:
@@ -131,14 +158,17 @@ def _parts(done: Sweep, files: Sequence[str]) -> list[Any]:
         f"written to {done.file}, in {done.timing['wall_s']:.1f} s", *(f"drawn in {file}" for file in files[:1]),
     ]  # fmt: skip
     if done.failed:
-        frame = done.frame()
-        failed = frame[frame["error"].notna()].head(ERRORS_SHOWN)
-        rows = list(zip(failed["point"], failed["error_type"], failed["error"], strict=True))
-        parts += [
-            "", table(f"the first errors of {done.failed}", ("point", "error", "what it says"), rows), "",
-            _verdict(done),
-        ]  # fmt: skip
+        parts += ["", _errors(done), "", _verdict(done)]
     return parts
+
+
+def _errors(done: Sweep) -> Table:
+    """Each error once, with how many points have it and which is the first."""
+    frame = done.frame()
+    failed = frame[frame["error"].notna()].groupby(["error_type", "error"], sort=False)["point"].agg(["size", "min"])
+    rows = [(count, first, kind, text) for (kind, text), count, first in failed.head(ERRORS_SHOWN).itertuples()]
+    title = "what failed" if len(rows) == len(failed) else f"the first {len(rows)} of {len(failed)} errors"
+    return table(title, ("points", "first point", "error", "what it says"), rows)
 
 
 def _few_points(done: Sweep) -> list[Any]:

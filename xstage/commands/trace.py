@@ -56,15 +56,23 @@ def import_trace(
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Read a profiler's trace and print its summary; write it as a simulated one is written, or compare it with one."""
+    from ..answers.saved import check_regular
     from ..differences.matching import on_one_line
     from ..hw_validate.readers.read import FORMATS, format_of, read_trace
     from ..plots.traces.write import check_file
+    from ..sim.files import check_not_read, is_same_file
 
     started = time.perf_counter()
     _check(scenario, {"--match": match, "--set": overrides, "--ops": joined})
     events = names(event_names, "--event-names") or ()
     if output is not None:
         check_file(output, "-o")
+        check_not_read(output, "-o", file, scenario)
+    if joined is not None:
+        check_not_read(joined, "--ops", file, scenario)
+        if output is not None and is_same_file(output, joined):
+            raise typer.BadParameter("is the file of -o too", param_hint="--ops")
+    check_regular(file)
     kind = format_of(file)
     with working(f"Reading {file}"):
         ops = read_trace(file, events, gpu)

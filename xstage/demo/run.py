@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from ..sim.errors import InputError
+from ..sim.files import make_folder
 from ..terminal.output import table
 from .bursts import bursts
 from .schedules import schedules
@@ -47,13 +47,7 @@ def demo(folder: str | Path) -> Demo:
 
     Raises `InputError` if `folder` cannot be made.
     """
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = f"cannot be made: {error.strerror}"
-        raise InputError(
-            reason, field="output", value=str(folder), allowed="a folder that can be written to"
-        ) from error
+    make_folder(folder)
     started, timing, sections = time.perf_counter(), {}, []
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as progress:

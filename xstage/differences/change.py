@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +30,11 @@ def same(old: Any, new: Any) -> bool:
 
 
 def relative_pct(old: Any, new: Any) -> float | None:
-    """100 * (new - old) / old of two numbers or quantities, None where that is not defined."""
+    """100 * (new - old) / old of two numbers or quantities, None where that is not defined or no finite number."""
     if old is None or new is None:
         return None
     (kind, before), (its, after) = comparable(old), comparable(new)
     if kind != its or kind in ("text", "truth") or before == 0:
         return None
-    return float(100.0 * (after - before) / before)
+    change = float(100.0 * (after - before) / before)
+    return change if math.isfinite(change) else None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..answers.saved import read_answer
+from ..answers.saved import check_regular, read_answer
 from ..scenarios.any_file import find_entry
 from ..scenarios.catalogue import entries
 from ..scenarios.loader import Resolved, load
@@ -98,6 +98,7 @@ def _named(name: str) -> Source:
     path = Path(name)
     if path.is_dir() and not (_is_entry(name) and not (path / FILE).exists()):
         return _sweep(path)
+    check_regular(path)
     match path.suffix:
         case ".npz":
             return _program(name, Program.load(path))

@@ -41,12 +41,14 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: what it shows, how its table is made, and how a table becomes a figure."""
+    """One figure: what it shows, how its table is made, and how a table becomes a figure. `simulates` tells whether its
+    table is made by simulations."""
 
     name: str
     shows: str
     table: Callable[[Inputs], pd.DataFrame]
     draw: Callable[[pd.DataFrame], Figure]
+    simulates: bool = True
 
 
 def _b200() -> Machine:
@@ -149,6 +151,7 @@ DRAWINGS = (
         "the even share of each pair of GPUs in an All-to-All",
         lambda inputs: reach_tables.topology_table(),
         pair_rates_figure,
+        simulates=False,
     ),
     Drawing(
         "published",

@@ -7,7 +7,7 @@ what the file says and `redraw` gives the same bytes without a simulation. A new
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from ..plots.figure_file import FORMATS
 from ..plots.save import save_drawings, save_table
 from ..sim.checked import closest
+from ..sim.compilation import compile_engine
 from ..sim.errors import InputError
+from ..sim.files import make_folder
 from ..terminal.output import parts_html, table
 from ..terminal.progress import Progress, silent
 from .drawings import DRAWINGS, Drawing, Inputs
@@ -79,9 +81,16 @@ def figures(
 
     `redraw` takes the tables that are in `folder`. `calls` is a folder that `xstage paper speedups -o DIR` wrote (all 84
     calls, not the 42 balanced ones), `published` a file that `xstage published --json` printed (all rows, not some).
-    Raises `InputError` for an unknown figure or format, or a file that does not fit.
+    Raises `InputError` for an unknown figure or format, a folder that cannot be made, a file that does not fit, or one that
+    no figure is drawn from.
     """
     drawings, kinds = chosen(only), _known_formats(formats)
+    given = {"calls": calls, "published": published}
+    _check_used(given, [] if redraw else [drawing.name for drawing in drawings])
+    if not redraw:
+        make_folder(folder)
+        if any(drawing.simulates and given.get(drawing.name) is None for drawing in drawings):
+            compile_engine()
     inputs = Inputs(workers, _path(calls), _path(published))
     done: list[Drawn] = []
     for drawing in drawings:
@@ -112,6 +121,16 @@ def figure_parts(done: Figures) -> list[Any]:
     rows = [(one.name, one.shows, f"{one.wall_s:.1f} s") for one in done.drawn]
     kinds = ", ".join(dict.fromkeys(file.suffix for one in done.drawn for file in one.files))
     return [table("", ("figure", "shows", ""), rows), "", f"written to {done.folder}: {kinds} of each"]
+
+
+def _check_used(given: Mapping[str, str | Path | None], made: Sequence[str]) -> None:
+    """Raises `InputError` for what a figure of that name would be made from, and none is."""
+    for name, source in given.items():
+        if source is not None and name not in made:
+            reason = f"has no effect: the table of figure {name} is not made"
+            raise InputError(
+                reason, field=name, value=str(source), allowed=f"with {name} among the figures, not redrawn"
+            )
 
 
 def _path(given: str | Path | None) -> Path | None:

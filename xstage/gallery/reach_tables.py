@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from ..answers.saved import read_answer
 from ..table_rows import plain_rows
 
 if TYPE_CHECKING:
@@ -72,13 +72,10 @@ def _predicted(workers: int) -> list[dict[str, Any]]:
 def _stored(file: Path) -> list[dict[str, Any]]:
     from ..sim.errors import InputError
 
+    found = read_answer(file, "what `xstage published --json` prints")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        rows = found["rows"]
-        return [{name: row[name] for name in COLUMNS} for row in rows]
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=str(file)) from error
-    except (ValueError, KeyError, TypeError) as error:
+        return [{name: row[name] for name in COLUMNS} for row in found["rows"]]
+    except (KeyError, TypeError) as error:
         raise InputError(
             "is no answer of `xstage published --json`", file=str(file), allowed="an object whose rows have "
             + ", ".join(COLUMNS),

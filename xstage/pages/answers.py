@@ -159,6 +159,7 @@ def _tuning_page(answer: Answer) -> Page:
         else [f"D_knee of {policy} is {answer['d_knee']} rows: the smallest lead within {KNEE_PCT:g} % of its best."]
     )
     curve = curve.dropna(axis="columns", how="all").sort_values("makespan_us", kind="stable")
+    curve = curve[[name for name in curve if name != "error"] + [name for name in curve if name == "error"]]
     sections = [
         Section("What to change", [*answer["changes"], *answer["notes"]]),
         Section(

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ..plots.html_page import Page, Picture, Section, facts, table_of
+from ..sim.search import KNEE_PCT
 
 
 def leads_page(answer: dict[str, Any]) -> Page:
@@ -15,7 +16,7 @@ def leads_page(answer: dict[str, Any]) -> Page:
 
     rows, knee = pd.DataFrame(answer["rows"]), int(answer["knee_rows"])
     shown = Picture(lead_figure(rows, knee), "Makespan, and the ring that each lead needs.")
-    lead = f"D_knee is {knee} rows: the smallest lead that is within 1 % of the fastest."
+    lead = f"D_knee is {knee} rows: the smallest lead that is within {KNEE_PCT:g} % of the fastest."
     title = f"The row lead of {answer['model']}, {answer['tokens']} tokens a rank"
     return Page(title, "xstage paper lead", lead, [Section("Leads", [shown, table_of("", rows)])])
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..answers.saved import read_answer
+from ..answers.saved import check_regular, read_answer
 from ..plots.html_page import Code, Page, Picture, Section, Table, facts, render
 from ..sim.errors import InputError, XstageError
-from ..sim.files import check_output, write_whole
+from ..sim.files import check_not_read, check_output, write_whole
 from ..terminal.output import counted, with_common_fields
 
 if TYPE_CHECKING:
@@ -62,10 +62,13 @@ def report(path: str | Path | Validation, output: str | Path) -> Report:
     bytes.
 
     `path` is a file with an answer of `--json`, a .parquet trace, or the folder of a sweep. Raises `InputError` for what is
-    not there or is none of these, and for an output without the suffix .html.
+    not there or is none of these, and for an output without the suffix .html, or that is `path` itself.
     """
     check_output(output, "output", SUFFIXES)
-    page = page_of(Path(path)) if isinstance(path, (str, Path)) else _page_of_validation(path)
+    if not isinstance(path, (str, Path)):
+        return _written(_page_of_validation(path), Path(output))
+    check_not_read(output, "output", path)
+    page = page_of(Path(path))
     return _written(page, Path(output))
 
 
@@ -89,24 +92,26 @@ def page_of(source: Path) -> Page:
         from .sweeps import sweep_page
 
         page, about = sweep_page(source)
-        return _with_end(page, source, {"command": _sweep_of(about["study"])})
+        maker = f"xstage sweep STUDY -o {shlex.quote(source.name)}"
+        return _with_end(page, source, {"command": _sweep_of(about["study"])}, maker)
     if not source.exists():
         raise InputError("is not there", field="path", value=str(source), allowed=ALLOWED)
+    check_regular(source)
     with source.open("rb") as stream:
         begins = stream.read(64)
     if begins.startswith(b"PAR1"):
         from .traces import trace_page
 
-        return _with_end(trace_page(source), source, None)
+        page, made = trace_page(source)
+        return _with_end(page, source, None, f"xstage {made} {shlex.quote(source.name)}")
     answer = read_answer(source, ALLOWED)
     from .answers import answer_page
 
     try:
-        page = answer_page(answer)
+        return _with_end(answer_page(answer), source, answer)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # an older answer, or one that was altered
         cause = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise InputError(f"is no whole answer of --json: {cause}", file=str(source), allowed=ALLOWED) from error
-    return _with_end(page, source, answer)
 
 
 def _page_of_validation(found: Validation) -> Page:
@@ -116,8 +121,9 @@ def _page_of_validation(found: Validation) -> Page:
     return _with_end(validation_page(answer, found), None, answer)
 
 
-def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None) -> Page:
-    """The page with parameters, provenance and how to get it again behind it. `source` is the file that it was made from."""
+def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None, maker: str = "xstage ... --json") -> Page:
+    """The page with parameters, provenance and how to get it again behind it. `source` is the file that it was made from,
+    `maker` a command that makes such files, for one that does not say its own."""
     from .. import __version__
 
     known = answer or {}
@@ -133,8 +139,7 @@ def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None) ->
         steps = [line or "# called from Python: there was no command"]
     else:
         made = "" if source.is_dir() else f" > {shlex.quote(source.name)}"
-        unknown = f"# xstage sweep STUDY -o {shlex.quote(source.name)}" if source.is_dir() else "# xstage ... --json"
-        steps = [line + made if line else f"{unknown}   (the command was not recorded)"]
+        steps = [line + made if line else f"# {maker}   (the command was not recorded)"]
         steps.append(f"xstage report {shlex.quote(source.name)} -o {shlex.quote(source.stem)}.html")
     ends = [
         Section("Provenance", [facts("", {name: value for name, value in origin.items() if value is not None})]),

@@ -17,20 +17,24 @@ from ..terminal.output import counted
 LANES_SHOWN = 14
 MOST_BARS = 4000
 """Of more ops of the chosen lanes the longest are drawn."""
+ROUNDING_US = 1e-7
+"""Of times in µs: a tenth of a picosecond."""
 WORST_SHOWN = 20
 SHOWN = ("program", "gpu", "lane", "task", "op", "occurrence", "bytes", "measured_issue_us", "simulated_issue_us",
          "error_pct", "measured_stall_us", "simulated_stall_us")  # fmt: skip
 
 
-def trace_page(file: Path) -> Page:
-    """The page. Raises `InputError` for a table that is neither an op table nor a joined one."""
+def trace_page(file: Path) -> tuple[Page, str]:
+    """The page, and the command that writes such a file, up to its name. Raises `InputError` for a table that is neither an
+    op table nor a joined one."""
     from ..hw_validate.readers.read import check_ops, read_parquet
 
     table = read_parquet(file)
     if {"measured_issue_us", "simulated_issue_us"} <= set(table):
-        return _joined_page(table, file)
+        made = "validate --ops" if "program" in table else "import TRACE --beside SCENARIO --ops"
+        return _joined_page(table, file), made
     check_ops(table, str(file))
-    return _ops_page(table, file)
+    return _ops_page(table, file), "import TRACE -o" if "name" in table else "run SCENARIO --trace"
 
 
 def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
@@ -42,7 +46,8 @@ def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
     if len(ops):
         bars, ylabel, which = _bars(ops, ends)
         what = f"{which}: a bar an op in the colour of its phase or name; what is white is nothing or waiting."
-        sections.append(Section("Over time", [Picture(lanes_figure(bars, ylabel), what)]))
+        if len(bars):
+            sections.append(Section("Over time", [Picture(lanes_figure(bars, ylabel), what)]))
     groups = [name for name in ("role", "phase", "name", "kind") if name in ops and ops[name].notna().any()]
     frame = (
         ops[groups]
@@ -74,7 +79,8 @@ def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
 
 
 def _bars(ops: pd.DataFrame, ends: float) -> tuple[pd.DataFrame, str, str]:
-    """What is drawn of an op table, without waiting: lanes of the GPU that ends last, evenly chosen in order of their roles.
+    """What is drawn of an op table, without ops that take no time or only wait: lanes of the GPU that ends last, evenly
+    chosen in order of their roles.
 
     With the label of their axis, and which they are.
     """
@@ -83,9 +89,8 @@ def _bars(ops: pd.DataFrame, ends: float) -> tuple[pd.DataFrame, str, str]:
     role = mine.drop_duplicates("lane").set_index("lane")["role"].astype(str).sort_index()
     known = role.index[np.argsort(pd.factorize(role)[0], kind="stable")].to_numpy()
     chosen = known[np.linspace(0, len(known) - 1, min(LANES_SHOWN, len(known))).round().astype(int)]
-    mine = mine[
-        mine["lane"].isin(chosen) & ~mine["kind"].astype(str).isin(("wait", "signal", "task", "acquire", "release"))
-    ]
+    busy = mine["end_us"] - mine["start_us"] - mine["wait_us"].fillna(0) > ROUNDING_US
+    mine = mine[mine["lane"].isin(chosen) & busy]
     named = mine["phase"].astype(object)
     named = named.where(named.notna(), mine["name"].astype(object) if "name" in mine else mine["kind"].astype(object))
     bars = pd.DataFrame(

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..hw_validate.compare import AGREES_PCT, MOST_NOISE_PCT, STALLED_SHARE
-from ..plots.html_page import Code, Page, Picture, Section, Table, facts
+from ..plots.html_page import Code, Page, Picture, Section, Table, facts, table_of
 from ..terminal.output import counted
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ SAID = (
     *("median_abs_error_pct", "p90_abs_error_pct", "worst_error_pct", "stalled_median_abs_error_pct"),
     *("without_stall_excess_pct", "without_stall_interval_pct", "without_stall_noise_pct", "t_iss0_known_to_pct"),
     *("makespan_median_abs_error_pct", "stall_mean_abs_error_ns", "op_median_abs_error_pct", "drift_pct"),
-    *("not_measured", "by_schedule", "without_stall_by_size"),
+    *("not_measured", "by_schedule", "without_stall_by_size", "op_costs"),
 )
 """Fields that the page says in words; its last section has the others."""
 
@@ -57,8 +57,12 @@ def validation_page(answer: Answer, measured: Validation | None = None) -> Page:
     if measured is not None:
         sections.append(_largest_errors(measured))
     others = {name: value for name, value in (found | (replay or {})).items() if name not in SAID}
+    sections.append(
+        Section("The computer", [facts("", {name.replace("_", " "): value for name, value in host.items()})])
+    )
+    if replay is not None and "op_costs" in replay:
+        sections.append(_op_costs(replay["op_costs"]))
     sections += [
-        Section("The computer", [facts("", {name.replace("_", " "): value for name, value in host.items()})]),
         Section("Other numbers", [facts("named as with --json", others)], folded=True),
     ]
     processor, command = host.get("processor", "this hardware"), "calibrate" if replay is None else "validate"
@@ -183,6 +187,17 @@ def _below_the_knee(replay: Answer) -> Section:
     return Section("Below the knee", [text, Table("", columns, rows)])
 
 
+def _op_costs(costs: Answer) -> Section:
+    text = "To read it, to find the lane whose turn it is, and so on; simulated and measured programs both have it."
+    tables = []
+    for beside, of in (("", costs), (", beside loads", costs.get("beside_loads"))):
+        if of is not None:
+            ns = {kind.replace("_", " "): of[kind] for kind in of if kind not in ("lanes", "beside_loads")}
+            by_lanes = pd.DataFrame(ns, index=[f"{lanes} lanes" for lanes in of["lanes"]]).T.reset_index(names="op")
+            tables.append(table_of(f"on a core that plays so many lanes{beside}, ns", by_lanes))
+    return Section("What an op costs a core", [text, *tables], folded=True)
+
+
 def _again(runs: list[Answer]) -> Section:
     columns = ("run", "T_iss0, ns", "R, GB/s", "Q, KiB", "knee, KiB", "median error, %", "verdict",
                "within the intervals of the first run")  # fmt: skip
@@ -198,7 +213,7 @@ def _again(runs: list[Answer]) -> Section:
 def _calibration(found: Answer, measured: Validation | None) -> Section:
     rows = [
         (symbol, meaning.format(f"{found['reference_bytes'] / 1024:g}"), found[name] / unit,
-         *(bound / unit for bound in found["intervals"][name]), unit_name)
+         *(found["intervals"][name][at] / unit for at in (0, 1)), unit_name)
         for symbol, meaning, name, unit, unit_name in NUMBERS
     ]  # fmt: skip
     trains = found["trains_residual_pct"]

@@ -113,7 +113,7 @@ def paper_tiles(
     """Simulate all 8 ranks of each model under both policies, once for each seed, and compare with the paper.
 
     Numbers are medians over the L2 tiles of the busiest rank, averaged over `seeds` routings (which experts are popular, and
-    on which rank they are). Raises `InputError` for a model that the paper has no tiles of.
+    on which rank they are). Raises `InputError` for a model that the paper has no tiles of, or that is given twice.
     """
     from ..scenarios.x_stage import tiles
     from ..sim.errors import InputError
@@ -124,6 +124,8 @@ def paper_tiles(
     for model in chosen:
         if model not in known:
             raise InputError("is not among the paper's tiles", field="model", value=model, allowed=known)
+        if chosen.count(model) > 1:
+            raise InputError("is given twice", field="model", value=model)
     fitted = fit()
     overrides = machine_overrides(fitted)
     points = [
