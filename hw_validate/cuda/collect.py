@@ -21,7 +21,7 @@ from typing import Any
 
 from ...sim.calibrate import LEAST_SLOPE_RATIO
 from ...sim.errors import InputError, XstageError
-from ...sim.files import check_output
+from ...sim.files import check_not_read, check_output
 from ..measuring import Progress, silent
 from .clocks import joined, offsets_now
 from .container import SUFFIXES, Container, load, merged, save
@@ -272,6 +272,7 @@ def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] 
         return int(asked.code or 0)
     try:
         check_output(given.output, "--output", SUFFIXES)
+        check_not_read(given.output, "--output", given.plan)
         plan = load(given.plan, "plan")
         settings = Settings(given.transport or plan.header.get("transport", AUTO), given.gpus, given.budget)
         results = collect(plan, (devices or cupy_devices)(), given.output, settings, _told)

@@ -131,8 +131,9 @@ def _explanation_page(answer: Answer) -> Page:
     from ..plots.schedule_figures import waterfall_figure
 
     bars = pd.DataFrame(answer["bars"])
-    drawn = waterfall_figure(bars, _what(answer))
-    shown = Picture(drawn, "Limits removed one after the other, then what is left of the makespan.")
+    whole = answer["total_is"].removesuffix("_us").replace("_", "-")
+    drawn = waterfall_figure(bars, _what(answer), whole)
+    shown = Picture(drawn, f"Limits removed one after the other, then what is left of the time ({whole}).")
     table = bars[[name for name in EXPLAINED if name in bars]].rename(columns=EXPLAINED)
     sections = [Section("Waterfall", [shown, table_of("", table)])]
     title = f"Where the time of {answer['scenario']} on {answer['machine']} goes"
@@ -158,10 +159,11 @@ def _tuning_page(answer: Answer) -> Page:
         if answer["d_knee"] is None
         else [f"D_knee of {policy} is {answer['d_knee']} rows: the smallest lead within {KNEE_PCT:g} % of its best."]
     )
+    as_fast = [f"As fast: {', '.join(best['as_fast'])}."] if best["as_fast"] else []
     curve = curve.dropna(axis="columns", how="all").sort_values("makespan_us", kind="stable")
     curve = curve[[name for name in curve if name != "error"] + [name for name in curve if name == "error"]]
     sections = [
-        Section("What to change", [*answer["changes"], *answer["notes"]]),
+        Section("What to change", [*answer["changes"], *as_fast, *answer["notes"]]),
         Section(
             "Runs",
             [Picture(figure, "Makespan of the runs that were tried."), *knee, table_of("the fastest first", curve)],

@@ -13,14 +13,14 @@ from ..sim.units import PS_PER_US
 FOUND = {
     "advice": "advice", "phase": "phase", "t_iss_us": "a burst issues in, in the long run, µs",
     "stall_us": "of which stalled, µs", "first_stall_us": "the first burst stalls, µs",
-    "recovery_gap_us": "gap that removes the stall, µs",
+    "recovery_gap_us": "gap that removes the stall, µs", "long_run_gap_us": "gap that the long run needs, µs",
     "missing_gap_us": "of which missing, µs", "rate_margin_gbs": "drain rate to spare, GB/s", "peak_bytes": "peak, bytes",
     "capacity_margin_bytes": "room to spare at the peak, bytes",
 }  # fmt: skip
 """Fields of an audit as its page names them."""
 NEEDED = {
     "text": "limit", "now": "there is", "verdict": "verdict", "value": "enough", "factor": "times what there is",
-    "makespan_us": "makespan with it, µs", "best_us": "without limit, µs",
+    "time_us": "time with it, µs", "best_us": "without limit, µs",
 }  # fmt: skip
 """Columns of what is needed as its page names them."""
 
@@ -35,14 +35,14 @@ def audit_page(answer: dict[str, Any]) -> Page:
     }  # fmt: skip
     sections = [
         Section("What was asked", [Picture(audit.plot(), "Issue time against the size of the burst."), facts("", question)]),
-        Section("Found", [facts("", {name: "none: no gap helps" if value is None else value
+        Section("Found", [facts("", {name: "none: no gap helps by itself" if value is None else value
                                      for name, value in values.items()})]),
     ]  # fmt: skip
     return Page(f"Do bursts fit the stage of {audit.machine}?", "xstage audit", answer["reason"], sections)
 
 
 def needs_page(answer: dict[str, Any]) -> Page:
-    """How much of R and of Q is enough, and the makespan at each factor that was tried."""
+    """How much of R and of Q is enough, and the time at each factor that was tried."""
     from ..plots.needs_figures import needs_figure
 
     needs = answer["needs"]
@@ -53,9 +53,10 @@ def needs_page(answer: dict[str, Any]) -> Page:
         for factor, us in need["tried"]
     ]  # fmt: skip
     curve = pd.DataFrame(tried).astype({"needed_factor": float})
-    figure = needs_figure(curve, f"{answer['scenario']} on {answer['machine']}")
-    shown = Picture(figure, "Makespan over a factor of each, the other as it is.")
+    time = answer["time_is"].removesuffix("_us").replace("_", "-")
+    figure = needs_figure(curve, f"{answer['scenario']} on {answer['machine']}", time)
+    shown = Picture(figure, f"Time ({time}) over a factor of each, the other as it is.")
     table = pd.DataFrame(needs)[list(NEEDED)].rename(columns=NEEDED)
-    inputs = {"makespan as it is, µs": answer["makespan_us"], "may be lost to a limit, %": answer["loss_pct"]}
+    inputs = {f"{time} as it is, µs": answer["time_us"], "may be lost to a limit, %": answer["loss_pct"]}
     sections = [Section("What is enough", [*answer.get("warnings", []), shown, table_of("", table), facts("", inputs)])]
     return Page(f"What {answer['scenario']} needs of {answer['machine']}", "xstage needs", answer["sentence"], sections)

@@ -204,6 +204,8 @@ def test_exit_codes_tell_bad_input_from_failure(tmp_path, capsys):
     assert run_main(tmp_path, ModelledDevices(), "--transport", "smoke") == 2
     assert main([str(tmp_path / "none.npz"), "-o", str(tmp_path / "r.npz")]) == 2
     assert main([str(tmp_path / "plan.npz"), "-o", str(tmp_path / "r.txt")]) == 2
+    assert main([str(tmp_path / "plan.npz"), "-o", str(tmp_path / "plan.npz")]) == 2
+    assert "plan.npz: is the file that is read" in capsys.readouterr().err.replace("'", "")
     (tmp_path / "cut.npz").write_bytes((tmp_path / "plan.npz").read_bytes()[:100])
     assert main([str(tmp_path / "cut.npz"), "-o", str(tmp_path / "r.npz")]) == 2
     assert "cut.npz: is not a whole plan file" in capsys.readouterr().err
