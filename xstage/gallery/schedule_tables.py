@@ -26,7 +26,7 @@ EXPLAINED = "gemm-rs-llama-fused"
 LANES_SHOWN = 8
 BINS = 160
 LEAD_MODEL, LEAD_TOKENS = "dsv4-flash", 4096
-LEADS = (0, 192, 384, 576, 768, 960, 1152, 1344, 1920, 3072)
+LEADS = (0, 192, 384, 576, 768, 960, 1152, 1920, 3072)
 
 
 @cache
