@@ -122,14 +122,15 @@ def test_an_audit_has_its_curve_and_what_was_asked(capsys: pytest.CaptureFixture
 
 def test_what_is_needed_has_its_curves_and_its_sentence() -> None:
     need = {"name": "drain_rate", "text": "drain rate (R)", "now": "717.0 GB/s", "value": "1014 GB/s", "factor": 1.41,
-            "makespan_us": 96.4, "best_us": 96.3, "tried": [[1.0, 136.1], [1.41, 96.4], [2.0, 96.3]],
+            "time_us": 96.4, "best_us": 96.3, "tried": [[1.0, 136.1], [1.41, 96.4], [2.0, 96.3]],
             "scaled": "drain rate (R)", "verdict": "is not enough"}  # fmt: skip
     room = need | {"text": "capacity of the stage (Q)", "scaled": "capacity of the stage (Q)", "verdict": "costs nothing",
                    "value": None, "factor": None}  # fmt: skip
-    page = answer_page({"schema_version": 1, "scenario": "a", "machine": "b", "makespan_us": 136.1, "loss_pct": 1.0,
-                        "needs": [need, room], "sentence": "Drain rate would save."})  # fmt: skip
+    page = answer_page({"schema_version": 1, "scenario": "a", "machine": "b", "time_is": "sender_visible_us",
+                        "time_us": 136.1, "loss_pct": 1.0, "needs": [need, room], "sentence": "Drain rate would save."})  # fmt: skip
     [figure] = figures_of(page)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["drain rate (R)", "capacity of the stage (Q)"]
+    assert figure.axes[0].get_ylabel() == "sender-visible, µs"
     assert page.lead == "Drain rate would save."
 
 

@@ -280,12 +280,14 @@ def test_the_page_of_a_tuning_has_errors_behind_the_settings(answer, tmp_path):
 
 
 def test_the_page_of_an_explanation_names_its_columns_in_words(tmp_path):
-    answer = {"schema_version": 1, "scenario": "a", "machine": "b", "total_us": 2.0, "sentence": "So.", "bars": [
+    answer = {"schema_version": 1, "scenario": "a", "machine": "b", "total_us": 2.0, "total_is": "sender_visible_us",
+              "sentence": "So.", "bars": [
         {"name": "q", "cause": "Q", "us": 2.0, "share_pct": 100.0, "removed_by": "more", "alone_us": 2.0}]}  # fmt: skip
     (tmp_path / "answer.json").write_text(json.dumps(answer))
     xs.report(tmp_path / "answer.json", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "share, %" in text and "gone with" in text and "removed_<wbr>by" not in text
+    assert "what is left of the time (sender-visible)" in text
 
 
 @pytest.mark.parametrize(
