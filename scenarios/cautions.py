@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..sim import program as p
-from ..sim.units import gbs
+from ..sim.units import format_size, gbs
 from .loader import Resolved
 from .tensor_parallel import TensorParallelWorkload
 
@@ -55,8 +55,9 @@ def cautions(resolved: Resolved, program: Program, trace: Trace | None = None) -
         *(_across_nodes(machine, workload.gpus) if workload.kind == "megamoe" else []),
         *(
             _of_a_gemm(
-                machine, workload.shape(), workload.policy.name, tile_given="block_m" in workload.model_fields_set
+                machine, workload.shape(), workload.policy.name, {"block_m", "block_n"} & workload.model_fields_set
             )
+            + _too_coarse(machine, workload, resolved.scenario.granule)
             if isinstance(workload, TensorParallelWorkload)
             else []
         ),
@@ -190,17 +191,16 @@ def _across_nodes(machine: Machine, gpus: int) -> list[str]:
     ]
 
 
-def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given: bool = False) -> list[str]:
-    """SMs without a tile, unless somebody chose the tile, and rows that all ranks send to one owner at a time."""
+def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given: Collection[str] = ()) -> list[str]:
+    """SMs without a tile, unless somebody chose its size, and rows that all ranks send to one owner at a time."""
     from ..sim.schedules.tensor_parallel import on_one_switch
 
-    in_place = policy in ("compute_only", "serial")
-    n_tiles, sms = shape.n_tiles(in_place), min(machine.sms, shape.grid or machine.sms)
     found = []
+    n_tiles, sms = shape.n_tiles(policy in ("compute_only", "serial")), min(machine.sms, shape.grid or machine.sms)
     if 2 * n_tiles < sms and not tile_given:
         found.append(
-            f"the GEMM has {n_tiles} tiles of {shape.block_m} x {shape.block_n} for {sms} SMs; libraries take smaller tiles "
-            "there, or share out k too (split-K, not modelled), and may be several times faster: vary block_m and block_n"
+            f"under {policy} the GEMM has {n_tiles} tiles of {shape.block_m} x {shape.block_n} for {sms} SMs; libraries "
+            "take smaller tiles there, or share out k too (split-K, not modelled), and may be several times faster"
         )
     in_plain_order = policy in ("fused", "reserved_sms") and shape.operation == "gemm_rs"
     if in_plain_order and not on_one_switch(machine.fabric(shape.ranks)):
@@ -209,6 +209,20 @@ def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given:
             "rows over owners, as reshaped does"
         )
     return found
+
+
+def _too_coarse(machine: Machine, workload: TensorParallelWorkload, granule_bytes: int | None) -> list[str]:
+    """A collective of its own whose lane has no room for a granule to each peer, so that links of their own rest."""
+    from ..sim.schedules.tensor_parallel import on_one_switch
+
+    granule, peers = granule_bytes or machine.granule_bytes, workload.gpus - 1
+    room = machine.stage.capacity_sm.value // granule
+    if workload.policy.name != "serial" or room >= peers or on_one_switch(machine.fabric(workload.gpus)):
+        return []
+    return [
+        f"the collective of its own stores to {peers} peers from one SM, whose room holds {room} of the granules of "
+        f"{format_size(granule)}, so links rest and it takes too long: take a finer granule"
+    ]
 
 
 def _of_gemms(machine: Machine, kernels: Sequence[Kernel]) -> list[str]:

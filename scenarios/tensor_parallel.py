@@ -36,7 +36,9 @@ class Plain(Checked):
 
 
 class Reshaped(Checked):
-    """Fused, with rows shifted by rank and each store in `pieces` over the next main loop."""
+    """Fused, with rows shifted by rank, or dealt over owners where GPUs do not meet on one switch, and each store in
+    `pieces` over the next main loop.
+    """
 
     name: Literal["reshaped"]
     pieces: Count = 4
@@ -123,7 +125,8 @@ class TensorParallelWorkload(Workload):
             "fused": PolicyChoice("the store of each tile goes to its owner at once"),
             "reserved_sms": PolicyChoice("some SMs move the data and compute nothing", (sms,)),
             "reshaped": PolicyChoice(
-                "rows shifted by rank, and each store moved into the next main loop, in one or more pieces",
+                "rows shifted by rank, or dealt over owners where GPUs do not meet on one switch, and each store moved into "
+                "the next main loop, in one or more pieces",
                 (Setting("pieces", "pieces of a tile's store", 1, 16),),
             ),
         }

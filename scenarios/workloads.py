@@ -57,13 +57,16 @@ class BurstTrainWorkload(Workload):
 
     @property
     def judged_by(self) -> End:
-        """A burst into an empty stage is judged by how long it takes to issue: its last byte arrives when R has drained it,
-        whatever Q is. In a longer train what one burst waits makes the next one late, so the makespan has it, and counts no
-        stage that would hold the backlog of just so many bursts as a remedy. An All-to-All is done when its data are there.
+        """A single burst is judged by how long it takes to issue: its last byte arrives when R has drained it, whatever Q
+        is.
+
+        In a train what one burst waits makes the next one late, so the makespan has it, and counts no stage that would hold
+        the backlog of just so many bursts as a remedy. An All-to-All is done when its data are there. Producers that run
+        freely begin when R says, at different moments of a period.
         """
-        is_alone = self.mode == "isolated" or self.bursts == 1
+        is_one_burst = self.bursts == 1 and self.mode != "free_running"
         is_all_to_all = (self.senders, self.destination) == ("all", "all")
-        return "sender_visible" if is_alone and not is_all_to_all else "makespan"
+        return "sender_visible" if is_one_burst and not is_all_to_all else "makespan"
 
     def build(self, machine: Machine, seed: int) -> Program:
         from ..sim.schedules import burst_train

@@ -331,11 +331,15 @@ def _reason(
             longer += f", or a {name} of {enough} GB/s"
     waits = f"each burst waits {format_time(steady_stall)}" if steady_stall > 0 else ""
     waits = waits or f"the first burst waits {format_time(first_stall)}, until the producers have drifted apart"
-    if longer and smaller:  # producers that drift apart need smaller bursts for the first one only
-        remedy = f"{longer}; for the first burst, too: {smaller}" if missing < math.inf else f"{smaller}, and {longer}"
+    if (
+        longer and smaller and missing < math.inf
+    ):  # producers that drift apart need smaller bursts for the first one only
+        remedy = f": {longer}; for the first burst, too: {smaller}"
+    elif longer and smaller:
+        remedy = f" together: {longer}, and {smaller}"
     else:
-        remedy = longer or smaller
-    sentence = f"{', and '.join(causes)}, so {waits}; what removes it: {remedy}."
+        remedy = f": {longer or smaller}"
+    sentence = f"{', and '.join(causes)}, so {waits}; what removes it{remedy}."
     return sentence[0].upper() + sentence[1:]
 
 

@@ -359,6 +359,23 @@ def test_policies_that_are_as_fast_are_named(tuned):
     assert not any("As fast" in str(part) for part in tuning_parts(replace(tuned, as_fast=())))
 
 
+def test_an_answer_names_what_is_as_fast_and_shows_what_it_advises():
+    """An AllGather + GEMM hides its gather in any of three ways."""
+    work = {"kind": "tensor_parallel", "operation": "ag_gemm", "m": 1024, "n": 4096, "k": 2048, "policy": "serial"}
+    done = xs.tune({"question": "?", "machine": "hgx-h800", "workload": work}, most_runs=4)
+    assert (done.best.policy, done.best.parameters, done.as_fast) == ("fused", {}, ("reserved_sms", "reshaped"))
+    assert "As fast: reserved_sms, reshaped." in tuning_parts(done)
+
+
+def test_d_knee_is_no_lead_that_the_policy_itself_betters():
+    """4 to 6 m-blocks of a rank: leads up to the mean of 4 take a quarter longer than what the policy chooses."""
+    work = {"kind": "megamoe", "hidden": 4096, "intermediate": 1024, "experts": 16, "topk": 1, "tokens": 256,
+            "numbers": "w8a8", "policy": "interleaved"}  # fmt: skip
+    done = xs.tune({"question": "?", "machine": "hgx-h20", "workload": work}, ["interleaved"])
+    assert done.leads[done.d_knee][0] <= 1.01 * done.own.makespan_us
+    assert min(us for us, _ in done.leads.values()) == pytest.approx(done.own.makespan_us, rel=0.01)
+
+
 def test_tune_answers_with_the_agreed_fields(answer):
     code, found = answer("tune", "attention-x-stage", "--policies", "piggyback", "--runs", "4")
     assert code == 0

@@ -67,6 +67,19 @@ def test_an_isolated_burst_is_explained_until_it_has_been_issued():
     assert found.plot().axes[0].get_yticklabels()[-1].get_text() == "sender-visible"
 
 
+@pytest.mark.parametrize(
+    ("changes", "end"),
+    [
+        ({"workload.mode": "synchronised"}, "sender_visible_us"),
+        ({"workload.bursts": 3}, "makespan_us"),
+        ({"workload.mode": "free_running"}, "makespan_us"),
+    ],
+)
+def test_one_burst_is_judged_by_its_issue_and_bursts_whose_times_follow_from_r_are_not(changes, end):
+    """Gaps of an isolated train and starts of producers that run freely are shorter where R is larger."""
+    assert xs.explain("isolated-burst", order=["Q"], overrides=changes).as_dict()["total_is"] == end
+
+
 @pytest.mark.parametrize("name", ["periodic-train", "synchronised-train", "uniform-all-to-all", "islands-all-to-all"])
 def test_a_train_and_an_all_to_all_are_explained_until_the_last_byte_has_arrived(name):
     """What one burst waits makes the next one late, and a stage that holds all of a backlog is no remedy in the long run."""
@@ -113,7 +126,7 @@ def test_a_bar_that_only_others_uncover_is_not_the_first_to_look_at(done):
 def test_limits_that_stand_in_for_each_other_are_named_with_what_they_need(done):
     found = made(done, ("hbm", 0, 0), ("l2_feed", 30, 0))
     assert found.largest.name == "l2_feed"
-    assert "Alone it saves 0.000 us, the rest once the limits above it are gone, too." in found.sentence
+    assert "Alone it saves nothing: it does once the limits above it are gone, too." in found.sentence
 
 
 def test_what_saves_more_alone_is_named(done):

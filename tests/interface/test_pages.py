@@ -127,7 +127,8 @@ def test_what_is_needed_has_its_curves_and_its_sentence() -> None:
     room = need | {"text": "capacity of the stage (Q)", "scaled": "capacity of the stage (Q)", "verdict": "costs nothing",
                    "value": None, "factor": None}  # fmt: skip
     page = answer_page({"schema_version": 1, "scenario": "a", "machine": "b", "time_is": "sender_visible_us",
-                        "time_us": 136.1, "loss_pct": 1.0, "needs": [need, room], "sentence": "Drain rate would save."})  # fmt: skip
+                        "time_us": 136.1, "loss_pct": 1.0, "needs": [need, room],
+                        "sentence": "Drain rate would save."})  # fmt: skip
     [figure] = figures_of(page)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["drain rate (R)", "capacity of the stage (Q)"]
     assert figure.axes[0].get_ylabel() == "sender-visible, µs"

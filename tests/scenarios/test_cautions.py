@@ -1,9 +1,12 @@
 """An assumption that can decide an answer is named with it."""
 
 import pytest
-from xstage.scenarios.cautions import cautions
+from xstage.scenarios.cautions import block_cautions, cautions
 from xstage.scenarios.loader import load
+from xstage.scenarios.machine_files import load_machine
 from xstage.sim.execute import simulate
+from xstage.sim.layers import GemmKernel, Kernel
+from xstage.sim.schedules.tensor_parallel import Policy, TensorParallel
 
 SLOW = {"disturb.degraded_link": {"gpu": 1, "factor": 0.5}}
 
@@ -186,8 +189,13 @@ def test_too_few_tiles_for_the_sms_are_named():
     """64 rows and 8192 columns are 32 tiles of 128 x 256."""
     few = {"m": 64, "policy": "compute_only"}
     [sentence] = gemm(**few)
-    assert sentence.startswith("the GEMM has 32 tiles of 128 x 256 for 132 SMs; libraries take smaller tiles there")
+    assert sentence.startswith(
+        "under compute_only the GEMM has 32 tiles of 128 x 256 for 132 SMs; libraries take smaller"
+    )
     assert not gemm(**few, block_m=64)
+    assert not gemm(**few, block_n=128)
+    assert "for 66 SMs" in gemm(**few, grid=66)[0]
+    assert not gemm(**few, grid=64)
     assert not gemm(m=384)
 
 
@@ -197,3 +205,35 @@ def test_rows_of_one_owner_at_a_time_are_named_where_gpus_have_links_of_their_ow
     assert sentence.startswith("all ranks send to one owner of rows at a time")
     assert not gemm("hgx-h100-rails", policy=policy)  # 8 GPUs of one node
     assert not gemm("hgx-h100-rails", gpus=16, policy="reshaped")
+
+
+def test_rows_that_are_all_there_count_as_they_are_cut():
+    """64 rows of 8 ranks are one block of rows for a GEMM after its AllGather, and 8 where they come rank by rank."""
+    few = {"operation": "ag_gemm", "m": 64, "n": 8192, "k": 8192}
+    assert [gemm(**few, policy=policy)[0].split(" tiles")[0] for policy in ("serial", "fused")] == [
+        "under serial the GEMM has 4",
+        "under fused the GEMM has 32",
+    ]
+
+
+def test_a_collective_whose_granules_do_not_fit_beside_each_other_is_named_where_links_would_rest():
+    """30 KiB of an SM hold 15 granules of 2 KiB, one for each peer of 16 ranks, and 7 of 4 KiB."""
+    resolved = [
+        load({
+            "question": "?", "machine": "hgx-h100-rails", "granule": granule,
+            "workload": {"kind": "tensor_parallel", "operation": "ag_gemm", "m": 4096, "n": 57344, "k": 8192,
+                         "policy": "serial", "gpus": gpus},
+        })
+        for granule, gpus in (("2 KiB", 16), ("4 KiB", 16), ("4 KiB", 8))
+    ]  # fmt: skip
+    said = [[text for text in cautions(one, one.program()) if "finer granule" in text] for one in resolved]
+    assert [len(texts) for texts in said] == [0, 1, 0]
+    assert "stores to 15 peers from one SM, whose room holds 7 of the granules of 4 KiB" in said[1][0]
+
+
+def test_gemms_of_a_block_are_named_with_their_policy():
+    machine = load_machine("hgx-h100")
+    few = TensorParallel("gemm_rs", 64, 8192, 28672, 8)
+    kernels = [Kernel(name, GemmKernel(few, Policy("serial"))) for name in ("up", "down")]
+    [sentence] = [text for text in block_cautions(machine, (), 8, kernels, []) if "tiles" in text]
+    assert sentence.startswith("of up, down, under serial the GEMM has 32 tiles")

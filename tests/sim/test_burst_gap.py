@@ -342,7 +342,7 @@ def test_what_the_sentence_of_an_audit_advises_removes_the_stall(producers, size
         larger = parse_size(re.search(r"a stage that holds (\d\S* \w+)", reason.partition("removes it")[2])[1])
         roomier = replace(PAPER, capacity_total_bytes=larger, capacity_per_producer_bytes=larger)
         assert audit(roomier, producers, size, gap, synchronised).first_stall_us == 0
-        together = re.search(r"(?:removes it:|and) (\S+ \w+) more computation", reason)
+        together = re.search(r"removes it(?: together)?: (\S+ \w+) more computation", reason)
         waited = gap + (parse_time(together[1]) if together else 0)
         assert audit(PAPER, producers, parse_size(smaller[1]), waited, synchronised).fits
         assert audit(roomier, producers, size, waited, synchronised).fits
@@ -368,5 +368,8 @@ def test_bursts_that_start_together_are_told_the_gap_that_they_need_even_where_n
     assert both.missing_gap_us is None
     lacking = K * 48 * KIB / 717e9 * 1e6 - (0.24 + 48 * KIB / 62.9e9 * 1e6) - 8
     assert both.long_run_gap_us - 8 == pytest.approx(lacking)
-    assert both.reason.endswith("and 1.125 us more computation between bursts.")
+    assert (
+        "what removes it together: 1.125 us more computation between bursts, and bursts of at most 33.08 KiB"
+        in both.reason
+    )
     assert audit(PAPER, K, both.largest_burst_bytes, both.long_run_gap_us * US, synchronised=True).fits

@@ -132,6 +132,8 @@ class Explanation:
         alone = bar.alone_ps or 0
         if not self._matters(bar.ps - alone):
             return ""
+        if alone <= 0:
+            return " Alone it saves nothing: it does once the limits above it are gone, too."
         return f" Alone it saves {alone / PS_PER_US:.3f} us, the rest once the limits above it are gone, too."
 
     def _more_alone(self, largest: Bar) -> str:

@@ -100,7 +100,8 @@ class Tuning:
             return None
         (at_knee_us, room), (longest_us, most), longest = leads[knee], leads[max(leads)], max(leads)
         own = self.own.makespan_us
-        saves = "" if own is None else f", saves {saved_pct(own, at_knee_us):.1f} %"
+        saved = 0.0 if own is None else saved_pct(own, at_knee_us)
+        saves = f", saves {saved:.1f} %" if saved > 0 else f", costs {-saved:.1f} %" if saved < 0 else ""
         over = 100 * (longest_us / at_knee_us - 1)
         slower = f" and {over:.1f} % more time" if over >= 0.1 else ""
         return (
@@ -313,7 +314,8 @@ def tuning_parts(done: Tuning) -> list[Any]:
     rows, failed = [], []
     for policy in dict.fromkeys(tried.policy for tried in done.curve):
         mine = [tried for tried in done.curve if tried.policy == policy]
-        known = sorted((t for t in mine if t.makespan_us is not None), key=lambda t: t.makespan_us or 0.0)
+        known = [tried for tried in mine if tried.makespan_us is not None]
+        known.sort(key=lambda tried: (tried.makespan_us, tried is not best))
         rows += [(policy, parameters_text(t.parameters) or _own_choice(t.leads), f"{t.makespan_us:.3f}")
                  for t in known[:BEST_SHOWN]]  # fmt: skip
         failed += [(policy, t.error or "") for t in mine[:1] if not known]

@@ -30,7 +30,7 @@ def wired(name):
     return load_machine("hgx-h100", {f"interconnect.{key}": value for key, value in WIRINGS[name].items()})
 
 
-def run(machine, shape, policy="fused", granule=8192, trace="off", engine="compiled"):
+def run(machine, shape, policy="fused", granule=2048, trace="off", engine="compiled"):
     how = Policy(policy, reserved_sms=16) if policy == "reserved_sms" else Policy(policy)
     return simulate(build(machine, shape, how), machine.fabric(shape.ranks, granule), engine, trace)
 
@@ -133,6 +133,20 @@ def test_rows_that_are_all_there_fill_tiles_though_no_rank_has_enough():
     assert [len(tiles(shape, in_place)) for in_place in (True, False)] == [4, 8 * 4]
     assert tiles(shape).rows.max() == 8
     assert tiles(shape, in_place=True).rows.min() == 64
+    for policy, n_tiles in (("serial", 4), ("fused", 8 * 4)):
+        program = build(wired("switch"), shape, Policy(policy))
+        assert (program.tasks["phase"] == program.phases.index("gemm")).sum() == GPUS * n_tiles
+    whole, split = (TileTime.of(wired("switch"), shape, in_place=in_place).main for in_place in (True, False))
+    assert whole >= split, "an SM takes in 64 rows of operands, or 8"
+
+
+def test_over_links_a_rank_has_its_own_rows_first_and_then_a_block_of_every_rank():
+    program = build(wired("mesh"), GATHER, Policy("fused"))
+    tasks = program.tasks[program.tasks["phase"] == program.phases.index("gemm")]
+    blocks = tasks["m_block"].reshape(GPUS, -1)  # 8 blocks of each rank's rows, and 4 of columns
+    for rank in range(GPUS):
+        assert set(blocks[rank, : 8 * 4] // 8) == {rank}
+        assert set(blocks[rank, 8 * 4 : 8 * 4 + 4 * 7]) == {8 * other for other in range(GPUS) if other != rank}
 
 
 @pytest.mark.parametrize("wiring", ["mesh", "ring", "islands"])
