@@ -230,15 +230,19 @@ XSTAGE_DEVICE void load_row(Cta& cta, const Row& row) {
   const bool is_far = row.kind == PULL;
   u32 bytes = static_cast<u32>(row.bytes), step = cta_threads() * 16;
   u32 first = is_far ? 0 : cta_index() * bytes, room = is_far ? bytes : static_cast<u32>(cta.p.feed_bytes);
+  first = (first + thread_index() * 16) % room;
   for (i32 burst = 0; burst < row.bursts; ++burst) {
     const u8* from = is_far ? cta.place(row, bytes) : cta.p.feed;
     sync_cta();
     if (thread_index() == 0) cta.note(static_cast<u32>(burst * row.marks), cta.since_start());
-    u32 sum = 0;
-    for (u32 at = thread_index() * 16; at < bytes; at += 8 * step) {
+    u32 sum = 0, place = first;
+    for (u32 at = 0; at < bytes; at += 8 * step) {
       Vector16 v[8];
 #pragma unroll
-      for (u32 i = 0; i < 8; ++i) v[i] = remote_load16(from + (first + at + i * step) % room);
+      for (u32 i = 0; i < 8; ++i) {
+        v[i] = remote_load16(from + place);
+        place += step < room - place ? step : step - room;  // a remainder would take as long as several loads
+      }
 #pragma unroll
       for (u32 i = 0; i < 8; ++i) sum ^= v[i].x ^ v[i].y ^ v[i].z ^ v[i].w;
     }

@@ -44,9 +44,10 @@ u64 clock_offset();  // clock_ticks() less the global timer, without its ticks
 u64 sleep_until(u64 tick);
 u64 sleep_until_global(u64 ns);
 
-// What this fiber did or saw before its last fence is released to a word, by an addition that follows (fence_release).
-void fence();
-void release_fenced(const void* word);
+// What this fiber did or saw before its last fence is released to a word, by an addition that follows (fence_release). The
+// fence must be as wide as the addition.
+void fence(int scope);
+void release_fenced(const void* word, int scope);
 // Before a flag is touched: perhaps lets others run, checks alignment and that a GPU-scope access stays on its GPU.
 void before_access(const void* word, int scope);
 // After a flag was written: those who spin look again.

@@ -261,15 +261,15 @@ void after_write() {
   release_spinning();
 }
 
-void fence() {
+void fence(int scope) {
   maybe_yield();
   tell_release(&s.current->fence_token);
   acquire_as(s.current->fenced, &s.current->fence_token);
-  s.current->has_fenced = true;
+  s.current->fenced_scope = scope;
 }
 
-void release_fenced(const void* word) {
-  if (!s.current->has_fenced) fault("a signal at %s without a fence before it", describe(word).c_str());
+void release_fenced(const void* word, int scope) {
+  if (s.current->fenced_scope < scope) fault("a signal at %s without a fence as wide before it", describe(word).c_str());
   become(s.current->fenced);
   tell_release(const_cast<void*>(word));
   become(s.current->identity);

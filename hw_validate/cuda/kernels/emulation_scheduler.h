@@ -155,7 +155,7 @@ struct Fiber {
   const char* what = nullptr;
   CopyList async, loads, stores;
   bool has_copies = false;
-  bool has_fenced = false;
+  int fenced_scope = -1;      // of its last fence, -1 before the first
   Identity fenced = nullptr;  // who knows what this fiber knew at its last fence
   char fence_token;
 

@@ -97,7 +97,7 @@ struct LaneTables {
   u32 first_cta, n_ctas;
 };
 
-static_assert(sizeof(Op) == 32 && sizeof(Entry) == 32 && sizeof(Group) == 40 && sizeof(Lane) == 48, "as in lower.py");
+static_assert(sizeof(Op) == 32 && sizeof(Entry) == 32 && sizeof(Group) == 40 && sizeof(Lane) == 48, "as in lane_tables.py");
 static_assert(sizeof(Record) == 20 && sizeof(Times) == 48 && sizeof(LaneTables) == 176, "as in replay_job.py");
 
 // --- shared memory of a CTA
@@ -114,7 +114,7 @@ struct alignas(16) LaneBlock {
   u32 window, mail_written, mail_read, n_loads, n_arrived, is_closed, entry, is_broken, n_logged, post_ticks;
 };
 
-static_assert(sizeof(Mail) == 4 && sizeof(LaneBlock) == 2736 && sizeof(Edge) == 16, "as in lower.py");
+static_assert(sizeof(Mail) == 4 && sizeof(LaneBlock) == 2736 && sizeof(Edge) == 16, "as in lane_tables.py");
 
 // The parts of shared memory, in order.
 XSTAGE_DEVICE Edge* start_edge() { return reinterpret_cast<Edge*>(shared_memory()); }

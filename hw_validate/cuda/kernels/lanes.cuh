@@ -85,6 +85,7 @@ XSTAGE_DEVICE void deliver(const LaneTables& p, u32 n_lanes) {
     u32 n_mail = 0;
     bool is_system_wide = false;
     if (is_open) {
+      // In this order: a lane closes after its last mail, so that of a lane seen closed all mail is seen.
       const bool is_closed = load_acquire<xstage::CTA>(&block.is_closed) != 0;
       n_mail = load_acquire<xstage::CTA>(&block.mail_written) - place;
       is_open = n_mail != 0 || !is_closed;

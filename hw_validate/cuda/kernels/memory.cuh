@@ -320,7 +320,7 @@ XSTAGE_DEVICE void fence_release() {
 #if defined(XSTAGE_FAULT_RELAXED_SIGNAL)
 #elif defined(XSTAGE_EMULATION)
   emulation::before_release<S, XSTAGE_RELEASE_TICKS>();
-  emulation::fence();
+  emulation::fence(S);
 #else
   XSTAGE_SCOPED(S, "fence.acq_rel", ";", ::: "memory");
 #endif
@@ -333,7 +333,7 @@ XSTAGE_DEVICE void signal_fenced(u32* counter, u32 amount) {
   (void)counter, (void)amount;
 #elif defined(XSTAGE_EMULATION) && !defined(XSTAGE_FAULT_RELAXED_SIGNAL)
   emulation::before_access(counter, S);
-  emulation::release_fenced(counter);
+  emulation::release_fenced(counter, S);
   __atomic_fetch_add(counter, amount, __ATOMIC_RELAXED);
   emulation::after_write();
 #else

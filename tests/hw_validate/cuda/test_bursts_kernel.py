@@ -55,12 +55,15 @@ def test_every_part_runs_to_its_end_with_times_in_order(gpus, seed):
 def test_all_warps_of_a_whole_cta_store_and_load():
     devices = EmulatedDevices(BUILDS, sms=2)
     rows = [e.row(e.STORE, 0, bytes=16 * KIB), e.row(e.STORE, 1, bytes=8 * KIB, warps=4, marks=3, flags=e.LOADS),
-            e.row(e.FEED, 2, bytes=64 * KIB, bursts=2), e.row(e.PULL, 3, bytes=64 * KIB, bursts=2)]  # fmt: skip
+            e.row(e.FEED, 2, bytes=64 * KIB, bursts=2), e.row(e.PULL, 3, bytes=64 * KIB, bursts=2),
+            e.row(e.STORE, 4, bytes=16 * KIB)]  # fmt: skip
     with open_transport(devices, most_bytes=1 << 20) as transport, BurstRunner(devices, transport) as runner:
         done = runner.run(runner.resolve(np.concatenate(rows)))
         far = transport.far[0].read()
     noted = Noted.of(done.arrays(), [])
     assert (far[: 16 * KIB] != 0).mean() > 0.97
+    assert not far[24 * KIB : 152 * KIB].any()  # what PULL loads
+    assert (far[152 * KIB : 168 * KIB] != 0).mean() > 0.97
     assert (noted.cycles(0)[..., 1] > noted.cycles(0)[..., 0]).all()
     assert (noted.cycles(1)[..., 2] % 4 == 0).all()  # four loads at once, counted by warp
     assert all((np.diff(noted.cycles(i), axis=2) > 0).all() for i in (2, 3))
@@ -176,6 +179,12 @@ def test_no_race_and_no_access_outside(sanitizer, gpus):
     ):
         for part in microbenchmarks(TINY, 1):
             runner.run(runner.resolve(part.table))
+
+
+@pytest.mark.slow
+def test_loads_out_of_l2_begin_anew_at_the_end_of_their_memory():
+    times, _, _ = run(e.row(e.FEED, 0, bytes=384 * KIB), sanitizer="address")  # by four SMs, out of 1 MiB
+    assert len(times[0]) == 4
 
 
 def test_the_emulator_has_a_compiler_here():

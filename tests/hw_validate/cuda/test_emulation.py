@@ -153,8 +153,9 @@ def fenced_handshake(**options):
 
 def test_signals_behind_one_fence_tell_what_came_before_it():
     assert all(fenced_handshake(seeds=range(12)))
-    with pytest.raises(EmulationError, match=r"a signal at flags\[0\] without a fence before it"):
-        fenced_handshake(fault=1)
+    for fault in (1, 3):
+        with pytest.raises(EmulationError, match=r"a signal at flags\[0\] without a fence as wide before it"):
+            fenced_handshake(fault=fault)
 
 
 def test_a_missing_signal_is_a_deadlock_that_names_who_waits_for_what():

@@ -8,7 +8,7 @@ from xstage.hw_validate.cuda import emulate
 from xstage.hw_validate.cuda.emulate import RaceError
 from xstage.hw_validate.cuda.job import HOST, Buffer, Pointer
 from xstage.hw_validate.cuda.records import UnfinishedError, measured_ops
-from xstage.hw_validate.cuda.replay_job import PARAMETERS, Settings, replay_job
+from xstage.hw_validate.cuda.replay_job import CHANGED, PARAMETERS, Settings, replay_job
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim import program as p
 from xstage.sim import routing
@@ -246,14 +246,14 @@ def test_a_group_may_span_sms():
         check(program, lowered, outcome)
 
 
-def test_loads_in_flight_stay_within_the_window_and_all_arrive():
+@pytest.mark.parametrize(("window", "loads", "size"), [(2, 9, 2048), (16, 40, 64)])
+def test_loads_in_flight_stay_within_the_window_and_all_arrive(window, loads, size):
     def ops(builder):
         builder.counters(home=0, cause="inputs")
-        return [{"kind": p.LOAD, "target": 1, "bytes": 2048, "counter": 0}] * 9 + [
-            {"kind": p.WAIT, "counter": 0, "count": 9}
-        ]
+        load = {"kind": p.LOAD, "target": 1, "bytes": size, "counter": 0}
+        return [load] * loads + [{"kind": p.WAIT, "counter": 0, "count": loads}]
 
-    program = one_lane(ops, window=2)
+    program = one_lane(ops, window=window)
     lowered, outcomes = replay(program, seeds=range(12), load_warps=2)
     for outcome in outcomes:
         check(program, lowered, outcome)
@@ -294,7 +294,7 @@ def test_no_lane_stands_still_for_a_release_and_one_serves_all_mail_before_it():
         assert 3 * SLOW < outcome.ticks < 5 * SLOW
 
 
-def test_groups_that_span_sms_claim_without_a_release():
+def groups_that_span_sms():
     """Two groups of two SMs each, with a queue that they share and one of their own."""
     builder = ProgramBuilder(2)
     visible = builder.counters(home=[0, 1], cause="peer")
@@ -307,7 +307,11 @@ def test_groups_that_span_sms_claim_without_a_release():
         plan = builder.plan(prefix=[(shared, p.NO_QUEUE, 2)], repeat=[own, shared])
         seats = [Seat("store", sm=sm), Seat("mma", sm=sm + 1)]
         builder.groups(gpu=0, plan=plan, seats=seats, slots=(0,), ahead=2)
-    program = builder.build()
+    return builder.build()
+
+
+def test_groups_that_span_sms_claim_without_a_release():
+    program = groups_that_span_sms()
     assert not lowered_for(program).tables["groups"]["is_in_shared"].any()
     for outcome in replay_with_slow_releases(program):
         assert outcome.buffers["records@0"]["end"].max() < SLOW
@@ -324,6 +328,31 @@ def test_a_lane_that_stands_before_a_full_post_box_is_told_of():
             times = outcome.buffers["times@0"]["post_ticks"]
             assert (times.sum() > SLOW / 2) == held
             assert outcome.buffers["records@0"]["end"].max() >= times.sum()
+
+
+def test_all_that_a_run_changes_and_the_next_reads_is_put_back():
+    job = replay_job(lowered_for(groups_that_span_sms()), "host", Settings(patience_ticks=10**12, lead_ns=100))
+    job = replace(job, buffers={name: replace(buffer, output=True) for name, buffer in job.buffers.items()})
+    [outcome] = emulate.run(emulate.build("replay.cu", BUILDS), job)
+    changed = {
+        name.partition("@")[0]
+        for name, buffer in job.buffers.items()
+        if not buffer.pointers and not np.array_equal(outcome.buffers[name], buffer.values)
+    }
+    assert {"taken", "cursors", "group_words"} < changed
+    assert changed - set(CHANGED) == {"records", "landing"}  # written only
+
+
+@pytest.mark.parametrize("sanitizer", [None, pytest.param("thread", marks=pytest.mark.slow)])
+def test_no_signal_is_lost_where_the_places_of_a_post_box_are_used_again(sanitizer):
+    def ops(builder):
+        first = builder.counters(home=[0] * 400, cause="inputs")
+        return [{"kind": p.SIGNAL, "counter": first + i, "count": 1} for i in range(400)]
+
+    program = one_lane(ops)
+    lowered, outcomes = replay(program, sanitizer=sanitizer)
+    for outcome in outcomes:
+        check(program, lowered, outcome)
 
 
 def test_records_that_do_not_fit_into_shared_memory_are_kept_all_the_same():

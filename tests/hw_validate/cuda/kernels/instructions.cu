@@ -166,7 +166,7 @@ XSTAGE_KERNEL(handshake, Parameters, 64) {
 }
 
 // CTA 0 leaves a line for each thread and gives two signals behind one fence; CTA 1 waits for the first, CTA 2 for the second.
-// Faults: 1 no fence, 2 the stores come after the fence.
+// Faults: 1 no fence, 2 the stores come after the fence, 3 the fence is for this GPU only.
 XSTAGE_KERNEL(fenced_handshake, Parameters, 64) {
   const Watch watch{parameters.abort, parameters.patience};
   const u32 thread = thread_index(), fault = parameters.fault, n = cta_threads();
@@ -175,7 +175,10 @@ XSTAGE_KERNEL(fenced_handshake, Parameters, 64) {
     if (fault != 2) remote_store16(mail + thread, Vector16{thread, 1, 2, 3});
     sync_cta();
     if (thread != 0) return;
-    if (fault != 1) fence_release<SYSTEM>();
+    if (fault == 3)
+      fence_release<GPU>();
+    else if (fault != 1)
+      fence_release<SYSTEM>();
     for (u32 i = 0; i < n && fault == 2; ++i) remote_store16(mail + i, Vector16{i, 1, 2, 3});
     for (u32 i = 0; i < 2; ++i) signal_fenced<SYSTEM>(parameters.flags + i, 1);
     return;
