@@ -195,18 +195,27 @@ def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given:
     """SMs without a tile, unless somebody chose its size, and rows that all ranks send to one owner at a time."""
     from ..sim.schedules.tensor_parallel import on_one_switch
 
+    per_node = machine.interconnect.gpus_per_node
     found = []
+    if policy == "serial" and per_node is not None and shape.ranks > per_node.value:
+        found.append(
+            "ranks are on several nodes: the collective of its own is one exchange among all of them; libraries reduce or "
+            f"copy within a node first and send 1/{per_node.value} of it between nodes, so speedups over serial are too high"
+        )
+    if policy != "serial" and shape.algorithm == "in_switch" and per_node is not None and shape.ranks > per_node.value:
+        found.append("ranks are on several nodes: no NVLink switch adds up across them, as in_switch does here")
     n_tiles, sms = shape.n_tiles(policy in ("compute_only", "serial")), min(machine.sms, shape.grid or machine.sms)
     if 2 * n_tiles < sms and not tile_given:
         found.append(
-            f"under {policy} the GEMM has {n_tiles} tiles of {shape.block_m} x {shape.block_n} for {sms} SMs; libraries "
-            "take smaller tiles there, or share out k too (split-K, not modelled), and may be several times faster"
+            f"tiles of {shape.block_m} x {shape.block_n} are fewer than half of the {sms} SMs; libraries take smaller tiles "
+            "there, or share out k too (split-K, not modelled), and may be several times faster; with another block_m and "
+            "block_n another policy may be the best"
         )
-    in_plain_order = policy in ("fused", "reserved_sms") and shape.operation == "gemm_rs"
+    in_plain_order = policy in ("fused", "reserved_sms") and shape.operation == "gemm_rs" and shape.m > shape.block_m
     if in_plain_order and not on_one_switch(machine.fabric(shape.ranks)):
         found.append(
-            "all ranks send to one owner of rows at a time, and other links between GPUs rest; kernels for such links deal "
-            "rows over owners, as reshaped does"
+            "under fused and reserved_sms all ranks send to one owner of rows at a time, and other links between GPUs rest; "
+            "kernels for such links deal rows over owners, as reshaped does"
         )
     return found
 

@@ -132,7 +132,7 @@ def test_limits_that_stand_in_for_each_other_are_named_with_what_they_need(done)
 def test_what_saves_more_alone_is_named(done):
     found = made(done, ("capacity", 20, 20), ("drain_rate", 15, 35))
     assert found.largest.name == "capacity"
-    assert "Removed alone, drain_rate saves most: 35.000 us" in found.sentence
+    assert "Of the limits removed alone, drain_rate saves most: 35.000 us" in found.sentence
 
 
 def test_main_loops_that_hold_their_feed_are_said_to():

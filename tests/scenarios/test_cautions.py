@@ -190,11 +190,11 @@ def test_too_few_tiles_for_the_sms_are_named():
     few = {"m": 64, "policy": "compute_only"}
     [sentence] = gemm(**few)
     assert sentence.startswith(
-        "under compute_only the GEMM has 32 tiles of 128 x 256 for 132 SMs; libraries take smaller"
+        "tiles of 128 x 256 are fewer than half of the 132 SMs; libraries take smaller tiles there"
     )
     assert not gemm(**few, block_m=64)
     assert not gemm(**few, block_n=128)
-    assert "for 66 SMs" in gemm(**few, grid=66)[0]
+    assert "half of the 66 SMs" in gemm(**few, grid=66)[0]
     assert not gemm(**few, grid=64)
     assert not gemm(m=384)
 
@@ -202,18 +202,18 @@ def test_too_few_tiles_for_the_sms_are_named():
 @pytest.mark.parametrize("policy", ["fused", {"name": "reserved_sms", "sms": 16}])
 def test_rows_of_one_owner_at_a_time_are_named_where_gpus_have_links_of_their_own(policy):
     [sentence] = gemm("hgx-h100-rails", gpus=16, policy=policy)
-    assert sentence.startswith("all ranks send to one owner of rows at a time")
+    assert sentence.startswith("under fused and reserved_sms all ranks send to one owner of rows at a time")
+    assert not [text for text in gemm("hgx-h100-rails", gpus=16, policy=policy, m=128, block_m=128) if "owner" in text]
     assert not gemm("hgx-h100-rails", policy=policy)  # 8 GPUs of one node
     assert not gemm("hgx-h100-rails", gpus=16, policy="reshaped")
 
 
 def test_rows_that_are_all_there_count_as_they_are_cut():
-    """64 rows of 8 ranks are one block of rows for a GEMM after its AllGather, and 8 where they come rank by rank."""
-    few = {"operation": "ag_gemm", "m": 64, "n": 8192, "k": 8192}
-    assert [gemm(**few, policy=policy)[0].split(" tiles")[0] for policy in ("serial", "fused")] == [
-        "under serial the GEMM has 4",
-        "under fused the GEMM has 32",
-    ]
+    """64 rows of 8 ranks are one block of rows for a GEMM after its AllGather, and 8 where they come rank by rank: 11 or 88
+    tiles for the 11 x 256 columns of a rank.
+    """
+    few = {"operation": "ag_gemm", "m": 64, "n": 8 * 11 * 256, "k": 8192}
+    assert [len(gemm(**few, policy=policy)) for policy in ("serial", "fused")] == [1, 0]
 
 
 def test_a_collective_whose_granules_do_not_fit_beside_each_other_is_named_where_links_would_rest():
@@ -231,9 +231,18 @@ def test_a_collective_whose_granules_do_not_fit_beside_each_other_is_named_where
     assert "stores to 15 peers from one SM, whose room holds 7 of the granules of 4 KiB" in said[1][0]
 
 
-def test_gemms_of_a_block_are_named_with_their_policy():
+def test_gemms_of_a_block_are_named():
     machine = load_machine("hgx-h100")
     few = TensorParallel("gemm_rs", 64, 8192, 28672, 8)
     kernels = [Kernel(name, GemmKernel(few, Policy("serial"))) for name in ("up", "down")]
     [sentence] = [text for text in block_cautions(machine, (), 8, kernels, []) if "tiles" in text]
-    assert sentence.startswith("of up, down, under serial the GEMM has 32 tiles")
+    assert sentence.startswith("of up, down, tiles of 128 x 256 are fewer")
+
+
+def test_a_collective_between_nodes_is_not_that_of_a_library():
+    [sentence] = gemm("hgx-h100-rails", gpus=16, policy="serial", m=8192)
+    assert "one exchange among all of them; libraries reduce or copy within a node first and send 1/8 of it" in sentence
+    assert not gemm("hgx-h100-rails", gpus=8, policy="serial", m=8192)
+    added_up = {"operation": "gemm_ar", "algorithm": "in_switch", "m": 8192}
+    assert any("no NVLink switch adds up across them" in text for text in gemm("hgx-h100-rails", gpus=16, **added_up))
+    assert not gemm("hgx-h100-rails", gpus=8, **added_up)

@@ -144,7 +144,7 @@ class Explanation:
         if not self._matters(alone - (largest.alone_ps or 0)):
             return ""
         share = 100 * alone / self.total_ps
-        return f" Removed alone, {most.cause} saves most: {alone / PS_PER_US:.3f} us, {share:.1f} %."
+        return f" Of the limits removed alone, {most.cause} saves most: {alone / PS_PER_US:.3f} us, {share:.1f} %."
 
     def _masked(self, largest: Bar) -> str:
         """The bars that are larger, and save less alone."""

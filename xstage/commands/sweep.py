@@ -174,8 +174,10 @@ def _errors(done: Sweep) -> Table:
 def _few_points(done: Sweep) -> list[Any]:
     """The axes and the metric of a small study; nothing of a larger one, which is for a picture or a program."""
     frame, metric = done.frame(), done.study.study.metric
-    if len(frame) > POINTS_SHOWN or metric not in frame:
+    if metric not in frame:
         return []
+    if len(frame) > POINTS_SHOWN:
+        return [f"More than {POINTS_SHOWN} points are not listed here.", ""]
     columns = list(dict.fromkeys([*(axis.column for axis in done.study.axes), metric]))
     rows = [["" if value is None else value for value in row.values()] for row in records(frame[columns])]
     return [table("", columns, rows), ""]

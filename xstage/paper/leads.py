@@ -138,5 +138,5 @@ def lead_parts(done: LeadCurve) -> list[Any]:
         "",
         table("", ("lead D, rows", "makespan, us", "L2 waits for inputs, us a task", "stall, us", "ring, m-blocks",
               "ring, MiB"), rows), "",
-        f"D_knee: {done.knee_rows} rows. Below it L2 tasks wait for inputs; above it only the ring grows.",
+        f"D_knee: {done.knee_rows} rows. Below it L2 tasks wait for inputs; above it the ring grows and little is gained.",
     ]  # fmt: skip
