@@ -180,10 +180,14 @@ def _gpus_left_out(resolved: Resolved) -> list[str]:
     ]
 
 
+def _on_several_nodes(machine: Machine, gpus: int) -> bool:
+    per_node = machine.interconnect.gpus_per_node
+    return per_node is not None and gpus > per_node.value
+
+
 def _across_nodes(machine: Machine, gpus: int) -> list[str]:
     """MegaMoE between nodes is simulated as within one: communication libraries do more there."""
-    per_node = machine.interconnect.gpus_per_node
-    if per_node is None or gpus <= per_node.value:
+    if not _on_several_nodes(machine, gpus):
         return []
     return [
         "ranks are on several nodes: each row crosses on its own, without deduplication by node, forwarding over NVLink "
@@ -195,14 +199,13 @@ def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given:
     """SMs without a tile, unless somebody chose its size, and rows that all ranks send to one owner at a time."""
     from ..sim.schedules.tensor_parallel import on_one_switch
 
-    per_node = machine.interconnect.gpus_per_node
-    found = []
-    if policy == "serial" and per_node is not None and shape.ranks > per_node.value:
+    found, between_nodes, per_node = [], _on_several_nodes(machine, shape.ranks), machine.interconnect.gpus_per_node
+    if between_nodes and policy == "serial" and per_node is not None:
         found.append(
             "ranks are on several nodes: the collective of its own is one exchange among all of them; libraries reduce or "
             f"copy within a node first and send 1/{per_node.value} of it between nodes, so speedups over serial are too high"
         )
-    if policy != "serial" and shape.algorithm == "in_switch" and per_node is not None and shape.ranks > per_node.value:
+    if between_nodes and policy != "serial" and shape.algorithm == "in_switch":
         found.append("ranks are on several nodes: no NVLink switch adds up across them, as in_switch does here")
     n_tiles, sms = shape.n_tiles(policy in ("compute_only", "serial")), min(machine.sms, shape.grid or machine.sms)
     if 2 * n_tiles < sms and not tile_given:

@@ -7,7 +7,7 @@ charged only with what the earlier ones have left. `alone_us` is what removing t
 two differ much, limits stand in for each other. A bar can be negative, where a limit happened to order stores or tiles
 well.
 
-Bars of isolated bursts add up to their sender-visible end instead, when the last one has been issued.
+Bars of a single burst add up to its sender-visible end instead, when it has been issued.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Bar:
 @dataclass(frozen=True, repr=False, eq=False)
 class Explanation:
     """Bars in picoseconds that add up to `total_ps` exactly, removable ones first: the time to the end that the workload
-    is judged by, of isolated bursts the sender-visible one, else the makespan.
+    is judged by, of a single burst the sender-visible one, else the makespan.
 
     `weight_hits_pct` is, by policy, the share of tiles that find their weights in the L2 cache: of the scenario's own, then
     of expert_wave. It is there where weights that are read again cost time.

@@ -7,7 +7,7 @@ every rate of the interconnect, one of Q to the room of each SM and of each GPU.
 kinds (GPU and network interface, GPU and core of the switch) each runs with the factor on its own, too: if one of them is
 enough, it is the one that binds, and the answer.
 
-How long a scenario takes is its makespan, for isolated bursts their sender-visible end, when the last one has been issued.
+How long a scenario takes is its makespan, for a single burst its sender-visible end, when it has been issued.
 """
 
 from __future__ import annotations

@@ -62,9 +62,7 @@ def validation_page(answer: Answer, measured: Validation | None = None) -> Page:
     )
     if replay is not None and "op_costs" in replay:
         sections.append(_op_costs(replay["op_costs"]))
-    sections += [
-        Section("Other numbers", [facts("named as with --json", others)], folded=True),
-    ]
+    sections.append(Section("Other numbers", [facts("named as with --json", others)], folded=True))
     processor, command = host.get("processor", "this hardware"), "calibrate" if replay is None else "validate"
     title = f"The stage of {processor}" if replay is None else f"How far is the simulator from {processor}?"
     about = ", ".join([counted(found["producers"], "producer"), *([host["store"]] if "store" in host else [])])
