@@ -180,14 +180,10 @@ def _gpus_left_out(resolved: Resolved) -> list[str]:
     ]
 
 
-def _on_several_nodes(machine: Machine, gpus: int) -> bool:
-    per_node = machine.interconnect.gpus_per_node
-    return per_node is not None and gpus > per_node.value
-
-
 def _across_nodes(machine: Machine, gpus: int) -> list[str]:
     """MegaMoE between nodes is simulated as within one: communication libraries do more there."""
-    if not _on_several_nodes(machine, gpus):
+    per_node = machine.interconnect.gpus_per_node
+    if per_node is None or gpus <= per_node.value:
         return []
     return [
         "ranks are on several nodes: each row crosses on its own, without deduplication by node, forwarding over NVLink "
@@ -195,18 +191,33 @@ def _across_nodes(machine: Machine, gpus: int) -> list[str]:
     ]
 
 
+def _between_nodes(machine: Machine, shape: TensorParallel, policy: str) -> list[str]:
+    """What a schedule between nodes is not, unless it adds up or copies within a node first."""
+    from ..sim.schedules.tensor_parallel import node_size
+
+    per_node = machine.interconnect.gpus_per_node
+    if per_node is None or shape.ranks <= per_node.value or policy == "compute_only":
+        return []
+    if shape.operation == "gemm_ar" and shape.algorithm == "in_switch":
+        return ["ranks are on several nodes: no NVLink switch adds up across them, as in_switch does here"]
+    if shape.operation == "gemm_ar" and policy != "serial":
+        return [
+            "ranks are on several nodes: each tile crosses on its own, and its sum to each rank; kernels for several nodes "
+            "add up within one first, as serial does here"
+        ]
+    if node_size(machine, shape.ranks) == shape.ranks and per_node.value > 1:
+        return [
+            f"{shape.ranks} ranks are no whole nodes of {per_node.value}: each sends to every other on its own, instead of "
+            "adding up or copying within a node first"
+        ]
+    return []
+
+
 def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given: Collection[str] = ()) -> list[str]:
     """SMs without a tile, unless somebody chose its size, and rows that all ranks send to one owner at a time."""
     from ..sim.schedules.tensor_parallel import on_one_switch
 
-    found, between_nodes, per_node = [], _on_several_nodes(machine, shape.ranks), machine.interconnect.gpus_per_node
-    if between_nodes and policy == "serial" and per_node is not None:
-        found.append(
-            "ranks are on several nodes: the collective of its own is one exchange among all of them; libraries reduce or "
-            f"copy within a node first and send 1/{per_node.value} of it between nodes, so speedups over serial are too high"
-        )
-    if between_nodes and policy != "serial" and shape.algorithm == "in_switch":
-        found.append("ranks are on several nodes: no NVLink switch adds up across them, as in_switch does here")
+    found = _between_nodes(machine, shape, policy)
     n_tiles, sms = shape.n_tiles(policy in ("compute_only", "serial")), min(machine.sms, shape.grid or machine.sms)
     if 2 * n_tiles < sms and not tile_given:
         found.append(
@@ -225,11 +236,11 @@ def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given:
 
 def _too_coarse(machine: Machine, workload: TensorParallelWorkload, granule_bytes: int | None) -> list[str]:
     """A collective of its own whose lane has no room for a granule to each peer, so that links of their own rest."""
-    from ..sim.schedules.tensor_parallel import on_one_switch
+    from ..sim.schedules.tensor_parallel import node_size, on_one_switch
 
-    granule, peers = granule_bytes or machine.granule_bytes, workload.gpus - 1
+    granule, peers = granule_bytes or machine.granule_bytes, node_size(machine, workload.gpus) - 1
     room = machine.stage.capacity_sm.value // granule
-    if workload.policy.name != "serial" or room >= peers or on_one_switch(machine.fabric(workload.gpus)):
+    if workload.policy.name != "serial" or room >= peers or on_one_switch(machine.fabric(peers + 1)):
         return []
     return [
         f"the collective of its own stores to {peers} peers from one SM, whose room holds {room} of the granules of "

@@ -1,5 +1,7 @@
 """An assumption that can decide an answer is named with it."""
 
+from functools import partial
+
 import pytest
 from xstage.scenarios.cautions import block_cautions, cautions
 from xstage.scenarios.loader import load
@@ -220,7 +222,9 @@ def test_a_collective_whose_granules_do_not_fit_beside_each_other_is_named_where
     """30 KiB of an SM hold 15 granules of 2 KiB, one for each peer of 16 ranks, and 7 of 4 KiB."""
     resolved = [
         load({
-            "question": "?", "machine": "hgx-h100-rails", "granule": granule,
+            "question": "?", "granule": granule,
+            "machine": {"base": "hgx-h100", "overrides": {"interconnect.kind": "direct", "interconnect.gpus": 16,
+                        "interconnect.drain_rate": None, "interconnect.link_rate": "25 GB/s"}},
             "workload": {"kind": "tensor_parallel", "operation": "ag_gemm", "m": 4096, "n": 57344, "k": 8192,
                          "policy": "serial", "gpus": gpus},
         })
@@ -239,10 +243,15 @@ def test_gemms_of_a_block_are_named():
     assert sentence.startswith("of up, down, tiles of 128 x 256 are fewer")
 
 
-def test_a_collective_between_nodes_is_not_that_of_a_library():
-    [sentence] = gemm("hgx-h100-rails", gpus=16, policy="serial", m=8192)
-    assert "one exchange among all of them; libraries reduce or copy within a node first and send 1/8 of it" in sentence
-    assert not gemm("hgx-h100-rails", gpus=8, policy="serial", m=8192)
-    added_up = {"operation": "gemm_ar", "algorithm": "in_switch", "m": 8192}
-    assert any("no NVLink switch adds up across them" in text for text in gemm("hgx-h100-rails", gpus=16, **added_up))
-    assert not gemm("hgx-h100-rails", gpus=8, **added_up)
+def test_what_a_schedule_between_nodes_is_not():
+    on_two = partial(gemm, "hgx-h100-rails", gpus=16, m=8192)
+    for operation in ("gemm_rs", "ag_gemm"):
+        assert not [text for text in on_two(operation=operation, policy="serial") if "nodes" in text]
+    assert not [text for text in on_two(operation="gemm_ar", policy="serial") if "nodes" in text]
+    [sentence] = on_two(operation="gemm_ar")
+    assert "each tile crosses on its own, and its sum to each rank" in sentence
+    [sentence] = on_two(operation="gemm_ar", algorithm="in_switch")
+    assert "no NVLink switch adds up across them" in sentence
+    [sentence] = gemm("hgx-h100-rails", gpus=12, m=8256, k=30720, policy="serial")
+    assert "12 ranks are no whole nodes of 8" in sentence
+    assert not gemm("hgx-h100-rails", gpus=8, m=8192, operation="gemm_ar")

@@ -1,7 +1,7 @@
 """Tensor-parallel GEMMs fused with their collective: GEMM + ReduceScatter, AllGather + GEMM, GEMM + AllReduce.
 
 shape.py       `TensorParallel` (what is computed) and `Policy` (how data travels), with byte volumes
-wiring.py      one switch, or links that lead to some peers only
+wiring.py      one switch, or links that lead to some peers only; nodes
 gemm.py        tiles, their cost and order, and the lanes of an SM
 reduce.py      partial results to their owners, and sums to everybody
 gather.py      rows of the input to every rank
@@ -12,7 +12,7 @@ build.py       `build(machine, shape, policy) -> Program`
 from .build import build
 from .gemm import Gemm, TileTime, balance_k, tiles
 from .shape import Algorithm, Operation, Policy, PolicyName, TensorParallel
-from .wiring import on_one_switch
+from .wiring import node_size, on_one_switch
 
 __all__ = [
     "Algorithm",
@@ -24,6 +24,7 @@ __all__ = [
     "TileTime",
     "balance_k",
     "build",
+    "node_size",
     "on_one_switch",
     "tiles",
 ]

@@ -1,8 +1,19 @@
-"""A collective of its own after or before the GEMM: each term a task of one lane, so that spans show it."""
+"""A collective of its own after or before the GEMM: each term a task of one lane, so that spans show it.
+
+Within a node a rank stores its share to every other. Between nodes of g GPUs libraries reduce or copy within a node, so
+that a network interface carries a g-th; here, in `PIECES` pieces:
+
+    lane 0   each piece of the share to the ranks of the same place in other nodes
+    lane 1   each piece of the same place from all nodes, once it is there, to every other rank of the node
+
+That is an AllGather. A ReduceScatter does the same the other way round, in the same time.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ...program import COMPUTE, SIGNAL, STORE, WAIT
 from ...program_builder import Seat
@@ -14,57 +25,102 @@ from .shape import Policy
 if TYPE_CHECKING:
     from ...machine import Machine
 
+PIECES = 16
+"""Between nodes: the shorter of the two ways, over NVLink and over the network, adds a sixteenth of its time."""
 
-def add_collective(
-    gemm: Gemm,
-    policy: Policy,
-    rank: int,
-    share: int,
-    rounds: int,
-    arrived: int,
-    after: tuple[int, int] | None = None,
-    before: int | None = None,
-    in_switch: bool = False,
-) -> None:
-    """A rank stores `share` bytes to every other, `rounds` times, each round when the one before has arrived.
+Op = dict[str, Any]
 
-    It starts when the counter of `after` has reached its count, or at once; at its end it signals `before`, one launch of
-    the GEMM later. `arrived` is the first of one counter a rank. With `in_switch` there is one round, in which each rank
-    multicasts its share: what the switch adds up before takes time, but no port.
+
+class Collective:
+    """Each rank's `share` bytes reach every other rank, `rounds` times, each round when the one before has arrived.
+
+    With `in_switch` there is one round, in which each rank multicasts its share: what the switch adds up before takes time,
+    but no port.
     """
-    builder, ranks = gemm.builder, gemm.shape.ranks
-    launch_ps, rate_kbs = serial_terms(gemm.machine, policy, in_switch)
-    peers = [(rank + step) % ranks for step in range(1, ranks)]
-    sizes = store_parts(share, len(peers))
-    rows = {
-        size: builder.destination(dict.fromkeys(peers, size), in_switch and size > 0) for size in dict.fromkeys(sizes)
-    }
-    bus_rounds, copies = (rounds, 1) if in_switch else (1, len(peers))
-    rounds = 1 if in_switch else rounds
-    stores: list[dict[str, Any]] = [
-        {
-            "kind": STORE,
-            "target": rows[size],
-            "bytes": size * copies,
-            "duration_ps": -(-size * len(peers) * bus_rounds * 10**9 // rate_kbs),
-            "counter": arrived,
-            "stride": 1,
+
+    def __init__(self, gemm: Gemm, policy: Policy, share: int, rounds: int = 1, in_switch: bool = False) -> None:
+        self.gemm, self.share, self.in_switch = gemm, share, in_switch
+        self.launch_ps, self.rate_kbs = serial_terms(gemm.machine, policy, in_switch)
+        self.bus_rounds, rounds = (rounds, 1) if in_switch else (1, rounds)
+        ranks = gemm.shape.ranks
+        self.node = ranks if in_switch else gemm.node
+        self.crossed, self.arrived = (self._counters(rounds) for _ in range(2))
+
+    def _counters(self, rounds: int) -> list[int]:
+        """First of one counter a rank, by round."""
+        ranks = np.arange(self.gemm.shape.ranks)
+        return [self.gemm.builder.counters(home=ranks, cause="peer") for _ in range(rounds)]
+
+    def add_rank(self, rank: int, after: tuple[int, int] | None = None, before: int | None = None) -> None:
+        """It starts when the counter of `after` has reached its count, or at once; at its end it signals `before`, one
+        launch of the GEMM later.
+        """
+        start = [("join", [_wait(*after)])] if after else []
+        start.append(("launch", [{"kind": COMPUTE, "duration_ps": self.launch_ps}]))
+        lanes = self._within_a_node(rank) if self.node == self.gemm.shape.ranks else self._between_nodes(rank)
+        if before is not None:
+            launch = {"kind": COMPUTE, "duration_ps": self.gemm.launch_ps}
+            lanes[0] += [launch, {"kind": SIGNAL, "counter": before, "count": 1}]
+        builder, start_ps = self.gemm.builder, self.gemm.starts_ps[rank]
+        for sm, exchange in enumerate(lanes):
+            phases = [*start, ("collective", exchange)]
+            tasks = [builder.tasks(builder.op_list(ops), 1, phase=phase) for phase, ops in phases]
+            plan = builder.plan(repeat=[builder.queue(tasks)])
+            builder.groups(gpu=rank, plan=plan, seats=[Seat("comm", sm=sm, start_ps=start_ps)])
+
+    def _within_a_node(self, rank: int) -> list[list[Op]]:
+        ranks, ops = self.gemm.shape.ranks, list[Op]()
+        peers = [(rank + step) % ranks for step in range(1, ranks)]
+        for arrived in self.arrived:
+            stores, count = self._to_each(peers, self.share, arrived)
+            ops += [*stores, _wait(arrived + rank, count)]
+        return [ops]
+
+    def _between_nodes(self, rank: int) -> list[list[Op]]:
+        """The lane that crosses to other nodes, and the one that hands out within the node."""
+        ranks, node, across, within = self.gemm.shape.ranks, self.node, list[Op](), list[Op]()
+        same_place = [(rank + step) % ranks for step in range(node, ranks, node)]
+        neighbours = [rank // node * node + (rank + step) % node for step in range(1, node)]
+        n_pieces = min(PIECES, self.share)
+        pieces = [self.share * (i + 1) // n_pieces - self.share * i // n_pieces for i in range(n_pieces)]
+        for crossed, arrived in zip(self.crossed, self.arrived, strict=True):
+            crossing = handed_out = 0
+            for piece in pieces:
+                stores, count = self._to_each(same_place, piece, crossed)
+                across += stores
+                crossing += count
+                within.append(_wait(crossed + rank, crossing))
+                stores, count = self._to_each(neighbours, ranks // node * piece, arrived)
+                within += stores
+                handed_out += count
+            within.append(_wait(arrived + rank, handed_out))
+            across += [_wait(crossed + rank, crossing), _wait(arrived + rank, handed_out)]
+        return [across, within]
+
+    def _to_each(self, peers: list[int], size: int, counter: int) -> tuple[list[Op], int]:
+        """STOREs of `size` bytes to each of `peers`, and how often the counter of a rank is bumped if all do so."""
+        parts = store_parts(size, len(peers))
+        copies = 1 if self.in_switch else len(peers)
+        targets = {
+            part: self.gemm.builder.destination(dict.fromkeys(peers, part), self.in_switch and part > 0)
+            for part in dict.fromkeys(parts)
         }
-        for size in sizes
-    ]
-    waits = [{"kind": WAIT, "counter": after[0], "count": after[1]}] if after else []
-    exchange: list[dict[str, Any]] = []
-    for turn in range(1, rounds + 1):
-        exchange += [*stores, {"kind": WAIT, "counter": arrived + rank, "count": turn * len(sizes) * len(peers)}]
-    if before is not None:
-        exchange += [{"kind": COMPUTE, "duration_ps": gemm.launch_ps}, {"kind": SIGNAL, "counter": before, "count": 1}]
-    launch = [{"kind": COMPUTE, "duration_ps": launch_ps}]
-    phases = [("join", waits)] if waits else []
-    phases += [("launch", launch), ("collective", exchange)]
-    tasks = [builder.tasks(builder.op_list(ops), 1, phase=phase) for phase, ops in phases]
-    builder.groups(
-        gpu=rank, plan=builder.plan(repeat=[builder.queue(tasks)]), seats=[Seat("comm", start_ps=gemm.starts_ps[rank])]
-    )
+        stores = [
+            {
+                "kind": STORE,
+                "target": targets[part],
+                "bytes": part * copies,
+                "duration_ps": -(-part * len(peers) * self.bus_rounds * 10**9 // self.rate_kbs),
+                "counter": counter,
+                "stride": 1,
+            }
+            for part in parts
+        ]
+        return stores, len(parts) * len(peers)
+
+
+def _wait(counter: int, count: int) -> Op:
+    return {"kind": WAIT, "counter": counter, "count": count}
 
 
 def serial_terms(machine: Machine, policy: Policy, in_switch: bool = False) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 Counters: one for each rank and block of rows, bumped when the block has arrived there (`inputs`). A rank's own rows need
 none. With `multicast` a block leaves its rank once and the switch copies it; otherwise each peer is sent its own: one peer
 after the other on one switch, where a single one takes the whole rate, all at once where peers have links of their own.
+Between nodes a block crosses once to each, to the same place, which passes it on to its node.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 
 from ...errors import InputError
 from ...program import NO_COUNTER, NO_QUEUE, UNTIL_EXHAUSTED
-from ...program_builder import ProgramBuilder, Seat
+from ...program_builder import ProgramBuilder
 from ...traffic import to_one
 from ..op_variants import op_variants, runs_by_seat
 from ..store_parts import MOST_BYTES
-from .collective import add_collective
+from .collective import Collective
 from .gemm import Gemm, Ints
 from .shape import ELEMENT_BYTES, Policy, TensorParallel
 
@@ -36,7 +37,8 @@ class Gather:
         self.per_rank = len(self.rows) // self.ranks  # blocks of one rank's rows
         home = np.repeat(np.arange(self.ranks), len(self.rows))
         self.arrived = self.builder.counters(home=home, cause="inputs")
-        self.peers = self.builder.counters(home=np.arange(self.ranks), cause="peer") if how == "serial" else NO_COUNTER
+        if how == "serial":
+            self.collective = Collective(gemm, policy, self.shape.local_m * self.shape.k * ELEMENT_BYTES)
 
     def add_rank(self, rank: int) -> None:
         gemm = self.gemm
@@ -54,41 +56,43 @@ class Gather:
 
     def _add_serial(self, rank: int, order: Ints) -> None:
         gathered = self.builder.counters(home=rank, cause="inputs")
-        share = self.shape.local_m * self.shape.k * ELEMENT_BYTES
-        add_collective(self.gemm, self.policy, rank, share, 1, self.peers, before=gathered)
+        self.collective.add_rank(rank, before=gathered)
         store = self.gemm.local_store(rank)
         self.gemm.add_groups(rank, store, order, guards=[(gathered, 1)], start_ps=0)
 
     def _add_senders(self, rank: int) -> None:
-        """The rank's rows to its peers, by a copy engine or by the reserved SMs.
+        """The rank's rows to its peers, by a copy engine or by the reserved SMs, which leave other nodes to the engine.
 
         The copy engine has a lane for each peer where peers have links of their own, and one for all of them otherwise.
         """
-        builder = self.builder
-        block, peer, size, store = self._once_for_all(rank) if self.multicast else self._to_each(rank)
+        block, peer = self._sends(rank)
+        size, store = self._stores(rank, block, peer)
         self._check_store(size)
-        if self.how != "reserved_sms":  # the copy engine is no SM: it issues as fast as the network drains
-            store["duration_ps"] = -(-size * 10**9 // self._link_kbs(rank, peer))
-        ops = op_variants(builder, len(size), [store])
-        tasks = builder.tasks(runs_by_seat(builder, [ops]), 1, phase="gather", m_block=block) + np.arange(len(size))
-        lane = np.zeros_like(peer) if self.how == "reserved_sms" or self.gemm.one_switch else peer
-        queues = [builder.queue(tasks[lane == one]) for one in np.unique(lane)]
-        plans = [builder.plan(repeat=[(queue, NO_QUEUE, UNTIL_EXHAUSTED)]) for queue in queues]
-        lanes = max(len(plans), self.policy.reserved_sms)
-        sm = self.gemm.sms + np.arange(lanes)
-        role = "comm" if self.how == "reserved_sms" else "copy engine"
-        builder.groups(
-            gpu=np.full(lanes, rank),
-            plan=np.broadcast_to(plans, lanes),
-            seats=[Seat(role, sm=sm, start_ps=self.gemm.start_ps(rank))],
-        )
+        by_sm = (self.how == "reserved_sms") & (peer // self.gemm.node == rank // self.gemm.node)
+        # the copy engine is no SM: it issues as fast as the network drains
+        drained_ps = -(-size * 10**9 // self._link_kbs(rank, peer))
+        store["duration_ps"] = np.where(by_sm, store["duration_ps"], drained_ps)
+        runs = runs_by_seat(self.builder, [op_variants(self.builder, len(size), [store])])
+        own = block // self.per_rank == rank
+        there = np.where(own, NO_COUNTER, self.arrived + rank * len(self.rows) + block), np.where(own, 0, 1)
+        first = self.builder.tasks(runs, 1, guards=[there], phase="gather", m_block=block)
+        tasks = first + np.arange(len(size))
+        lane = np.zeros_like(peer) if self.gemm.one_switch else peer
+        self.gemm.add_copy_engine(rank, tasks[~by_sm], lane[~by_sm])
+        if self.how == "reserved_sms":
+            plan = self.builder.plan(repeat=[(self.builder.queue(tasks[by_sm]), NO_QUEUE, UNTIL_EXHAUSTED)])
+            self.gemm.add_comm(rank, plan)
 
     def _link_kbs(self, rank: int, peer: Ints) -> Any:
         """What a lane of the copy engine sends at most, to each of `peer` where it serves one alone."""
-        if self.multicast or self.gemm.one_switch:
-            return self.gemm.machine.drain_kbs("peer", self.ranks)
+        drain_kbs = self.gemm.machine.drain_kbs("peer", self.ranks)
+        if self.gemm.one_switch:
+            return drain_kbs
         peers, which = np.unique(peer, return_inverse=True)
-        return np.array([int(to_one(self.gemm.fabric, rank, one).rate_kbs) for one in peers.tolist()])[which]
+        rates = [
+            int(to_one(self.gemm.fabric, rank, one).rate_kbs) if one != rank else drain_kbs for one in peers.tolist()
+        ]
+        return np.array(rates)[which]
 
     def _check_store(self, size: Ints) -> None:
         """One STORE takes the rows of a block whole."""
@@ -97,30 +101,38 @@ class Gather:
             allowed = f"1 to {most} for blocks of {int(self.rows.max())} rows"
             raise InputError("makes rows too long for one store", field="k", value=self.shape.k, allowed=allowed)
 
-    def _to_each(self, rank: int) -> tuple[Ints, Ints, Ints, dict[str, Any]]:
-        """Block, receiver, bytes and stores of a rank's rows for each peer.
+    def _sends(self, rank: int) -> tuple[Ints, Ints]:
+        """Blocks that a rank sends, in order, and the peer that each goes to, or itself for all in its node by multicast.
 
-        In step s rank r serves rank r - s. On one switch a step takes all blocks of the rank, so that every rank receives
-        from one at a time, in the order in which it wants rows; otherwise one block, so that all links are busy.
+        Its own blocks go to its node and to the same place of other nodes; those that come from there to its node. In step
+        s rank r of a node serves r - s. On one switch a step takes all blocks of the rank, so that every rank receives from
+        one at a time, in the order in which it wants rows; otherwise one block, so that all links are busy.
         """
-        store = np.arange((self.ranks - 1) * self.per_rank)
+        node = self.gemm.node
+        neighbours = rank // node * node + (rank - 1 - np.arange(node - 1)) % node
+        same_place = (rank - node * np.arange(1, self.ranks // node)) % self.ranks
+        if self.multicast:
+            neighbours = np.array([rank])
+        place = np.arange(self.per_rank)
+        own = rank * self.per_rank + place
         if self.gemm.one_switch:
-            step, place = np.divmod(store, self.per_rank)
-        else:
-            place, step = np.divmod(store, self.ranks - 1)
-        block, peer = rank * self.per_rank + place, (rank - 1 - step) % self.ranks
+            return np.tile(own, len(neighbours)), np.repeat(neighbours, len(own))
+        passed_on = (same_place * self.per_rank + place[:, None]).ravel()
+        peers = np.concatenate([same_place, neighbours])
+        block = np.concatenate([np.repeat(own, len(peers)), np.repeat(passed_on, len(neighbours))])
+        return block, np.concatenate([np.tile(peers, len(own)), np.tile(neighbours, len(passed_on))])
+
+    def _stores(self, rank: int, block: Ints, peer: Ints) -> tuple[Ints, dict[str, Any]]:
+        """Bytes and STOREs of what `_sends` says."""
         size = self.rows[block] * self.shape.k * ELEMENT_BYTES
         pairs, which = np.unique(np.stack([peer, size]), axis=1, return_inverse=True)
-        first_row = self.builder.destinations_flat(pairs[0], pairs[1], np.ones(pairs.shape[1], dtype=int))
-        rows = first_row + np.asarray(which).ravel()
-        return block, peer, size, self.gemm.store(rows, size, self.arrived + peer * len(self.rows) + block)
+        rows = np.array([self._destination(rank, *pair) for pair in pairs.T.tolist()])
+        store = self.gemm.store(rows[np.asarray(which).ravel()], size, self.arrived + block, len(self.rows))
+        return size, store
 
-    def _once_for_all(self, rank: int) -> tuple[Ints, Ints, Ints, dict[str, Any]]:
-        """The same of rows that the switch copies to all peers at once."""
-        block = rank * self.per_rank + np.arange(self.per_rank)
-        size = self.rows[block] * self.shape.k * ELEMENT_BYTES
-        peers = [(rank + step) % self.ranks for step in range(1, self.ranks)]
-        sizes, which = np.unique(size, return_inverse=True)
-        rows = np.array([self.builder.destination(dict.fromkeys(peers, int(one)), replicate=True) for one in sizes])
-        store = self.gemm.store(rows[which], size, self.arrived + block, len(self.rows))
-        return block, np.full_like(block, rank), size, store
+    def _destination(self, rank: int, peer: int, size: int) -> int:
+        if peer != rank:
+            return self.builder.destination({peer: size})
+        node = self.gemm.node
+        neighbours = [rank // node * node + (rank + step) % node for step in range(1, node)]
+        return self.builder.destination(dict.fromkeys(neighbours, size), replicate=True)

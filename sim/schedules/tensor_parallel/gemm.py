@@ -37,7 +37,7 @@ from ...program_builder import ProgramBuilder, Seat
 from ...tile_cost import TileCosts, epilogue_ps, main_loop_ps, needed
 from ..op_variants import OpVariants, op_variants, runs_by_seat
 from .shape import ELEMENT_BYTES, Policy, TensorParallel
-from .wiring import on_one_switch
+from .wiring import node_size, on_one_switch
 
 if TYPE_CHECKING:
     from ...machine import Machine
@@ -149,6 +149,11 @@ class Gemm:
         return self.machine.fabric(self.shape.ranks)
 
     @cached_property
+    def node(self) -> int:
+        """GPUs of each node, all if there is one."""
+        return node_size(self.machine, self.shape.ranks)
+
+    @cached_property
     def one_switch(self) -> bool:
         """Whether the ranks meet on one switch."""
         return on_one_switch(self.fabric)
@@ -211,7 +216,8 @@ class Gemm:
         of an AllReduce tile is tile mod ranks, which spreads by itself.
 
         On one switch all rows of a rank come before those of the next. Where blocks of all ranks are on their way at the
-        same time, over links of their own or by multicast, the first block of each rank comes before the second of any.
+        same time, over links of their own or by multicast, the first block of each rank comes before the second of any, but
+        rows of the rank's own node before those of others.
         """
         shape, tiles = self.shape, self.tiles
         gathers = shape.operation == "ag_gemm"
@@ -220,9 +226,10 @@ class Gemm:
         step = (tiles.first_row // shape.local_m - rank - (not gathers)) % shape.ranks
         if self.one_switch and not (gathers and shape.algorithm == "multicast"):
             return np.argsort(step, kind="stable")
-        own = step == (0 if gathers else shape.ranks - 1)
-        block = tiles.first_row % shape.local_m // shape.block_m
-        return np.lexsort((step, tiles.n_block, block, own != gathers))
+        owner, block = np.divmod(tiles.first_row, shape.local_m)
+        block //= shape.block_m
+        near = 1 * (owner // self.node == rank // self.node) + (owner == rank)
+        return np.lexsort((step, tiles.n_block, block, -near if gathers else near))
 
     def add_groups(
         self,
@@ -256,6 +263,30 @@ class Gemm:
         start = self.start_ps(rank) if start_ps is None else start_ps
         seats = [Seat(role, sm=np.arange(self.sms), start_ps=start) for role in ("mma", "epilogue", "store")]
         builder.groups(gpu=rank, plan=plans, seats=seats, slots=self.slots)
+
+    @property
+    def _comm_sms(self) -> Ints:
+        """SMs that have a comm lane: those that are reserved, or all that compute."""
+        reserved = self.policy.name == "reserved_sms"
+        return self.sms + np.arange(self.policy.reserved_sms) if reserved else np.arange(self.sms)
+
+    @property
+    def comm_lanes(self) -> int:
+        return len(self._comm_sms)
+
+    def add_comm(self, rank: int, plan: int) -> None:
+        """Comm lanes of a rank, which take their tasks from one plan."""
+        seat = Seat("comm", sm=self._comm_sms, start_ps=self.start_ps(rank))
+        self.builder.groups(gpu=np.full(self.comm_lanes, rank), plan=plan, seats=[seat])
+
+    def add_copy_engine(self, rank: int, tasks: Ints, lane: Ints) -> None:
+        """Lanes on no SM, each with those of `tasks` that `lane` gives it, in order."""
+        queues = [self.builder.queue(tasks[lane == one]) for one in np.unique(lane)]
+        if queues:
+            plans = [self.builder.plan(repeat=[queue]) for queue in queues]
+            beyond = max(self.sms, self._comm_sms[-1] + 1) + np.arange(len(plans))
+            seat = Seat("copy engine", sm=beyond, start_ps=self.start_ps(rank))
+            self.builder.groups(gpu=np.full(len(plans), rank), plan=np.array(plans), seats=[seat])
 
 
 def take(slot: int) -> dict[str, int]:

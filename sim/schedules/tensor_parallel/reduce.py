@@ -1,8 +1,9 @@
 """GEMM + ReduceScatter and GEMM + AllReduce: what happens to the tiles of a partial result.
 
 Counters: `arrived`, one a rank, counts what reaches it for good; `ready`, one a tile and rank, says that a tile lies in the
-rank's own memory (policies that copy it later); `summed`, one a tile (one a tile and rank for one_shot and in_switch),
-counts the contributions at whoever adds them up; `left`, one a rank for in_switch, counts the lanes that have finished.
+rank's own memory (policies that copy it later); `summed`, one a tile (one a tile and rank for one_shot, in_switch, and a
+ReduceScatter between nodes), counts the contributions at whoever adds them up; `left`, one a rank for in_switch, counts the
+lanes that have finished.
 
 in_switch follows the public CuTe DSL kernel: a tile is announced when it lies in memory, by a release; a lane of each SM
 then takes sums from the switch; and no lane ends before those of all ranks have released what they stored.
@@ -17,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from ...program import COMPUTE, NO_QUEUE, REDUCE, UNTIL_EXHAUSTED, WAIT
-from ...program_builder import ProgramBuilder, Seat
+from ...program_builder import ProgramBuilder
 from ...tile_cost import needed
+from ...traffic import to_one
 from ..op_variants import OpVariants, op_variants, runs_by_seat
-from .collective import add_collective, all_reduce_kbs
+from .collective import Collective, all_reduce_kbs
 from .gemm import BUFFER, READY, Gemm, Ints, give, take
 from .shape import ELEMENT_BYTES, Policy, TensorParallel
 
@@ -39,19 +41,24 @@ class Reduce:
         self.ranks, self.tiles = self.shape.ranks, gemm.tiles
         self.arrived = self.builder.counters(home=np.arange(self.ranks), cause="peer")
         self.summed = self.contributions = np.zeros(0, dtype=np.int64)
-        self.stores: list[dict[str, Any]] = []
+        self.stores: list[list[dict[str, Any]]] = []  # by node
         self.in_switch = how not in ("compute_only", "serial") and self.shape.algorithm == "in_switch"
         if self.in_switch:
             self.how = "reserved_sms" if how == "reserved_sms" else "fused"
             self._announce()
             return
-        if how not in ("compute_only", "serial"):
+        if how == "serial":
+            share = self.shape.m * self.shape.n * ELEMENT_BYTES // self.ranks
+            rounds = 2 if self.shape.operation == "gemm_ar" else 1
+            self.collective = Collective(gemm, policy, share, rounds, self.shape.algorithm == "in_switch")
+        elif how != "compute_only":
             self._contribute()
+        n = len(self.tiles)
         if how in ("fused", "reshaped"):
-            self.spread = gemm.store_lane(self.stores, len(self.tiles), spread=how == "reshaped")
-            self.at_once = gemm.store_lane(self.stores, len(self.tiles))
+            self.spread = [gemm.store_lane(stores, n, spread=how == "reshaped") for stores in self.stores]
+            self.at_once = [gemm.store_lane(stores, n) for stores in self.stores]
         elif how == "reserved_sms":
-            self.copies = op_variants(self.builder, len(self.tiles), self.stores)
+            self.copies = [op_variants(self.builder, n, stores) for stores in self.stores]
 
     def add_rank(self, rank: int) -> None:
         gemm, order = self.gemm, self.gemm.order(rank)
@@ -63,18 +70,22 @@ class Reduce:
         elif self.how == "serial":
             done = self.builder.counters(home=rank, cause="inputs")
             gemm.add_groups(rank, gemm.local_store(rank, done), order)
-            rounds = 2 if self.shape.operation == "gemm_ar" else 1
-            share = self.shape.m * self.shape.n * ELEMENT_BYTES // self.ranks
-            after, switch = (done, len(self.tiles)), self.shape.algorithm == "in_switch"
-            add_collective(gemm, self.policy, rank, share, rounds, self.arrived, after=after, in_switch=switch)
+            self.collective.add_rank(rank, after=(done, len(self.tiles)))
         elif self.how == "reserved_sms":
             home = np.full(len(self.tiles), rank)
             ready = self.builder.counters(home=home, cause="inputs") + np.arange(len(self.tiles))
             gemm.add_groups(rank, gemm.local_store(rank, ready), order)
-            self._add_comm_groups(rank, self._tasks(self.copies, order, (ready, 1), "copy"))
+            self._add_comm_groups(rank, self._tasks(self.copies[self._node(rank)], order, (ready, 1), "copy"))
+            self._cross(rank)
         else:
-            gemm.add_groups(rank, self.spread, order, last=self.at_once)
+            node = self._node(rank)
+            gemm.add_groups(rank, self.spread[node], order, last=self.at_once[node])
             self._add_comm_groups(rank, None)
+            self._cross(rank)
+
+    def _node(self, rank: int) -> int:
+        """The node of a rank, 0 where stores are the same on all of them."""
+        return rank // self.gemm.node % len(self.stores)
 
     # --- the first half: contributions to whoever adds them up
 
@@ -94,7 +105,7 @@ class Reduce:
         else:
             summed, stride = self.builder.counters(home=tile % self.ranks, cause="peer") + tile, 0
             targets, flags = self._to_tile_owners(size), REDUCE
-        self.stores = [self.gemm.store(targets[:, i], size[:, i], summed, stride, flags) for i in range(pieces)]
+        self.stores = [[self.gemm.store(targets[:, i], size[:, i], summed, stride, flags) for i in range(pieces)]]
         self.summed, self.contributions = summed, self.ranks * (size > 0).sum(axis=1)
 
     def _announce(self) -> None:
@@ -105,7 +116,7 @@ class Reduce:
         flag = self._rows(np.full(1, FLAG_BYTES), np.arange(self.ranks), replicate=True)[0]
         target, size = np.full(len(tile), flag), np.full(len(tile), FLAG_BYTES)
         self.left = self.builder.counters(home=np.arange(self.ranks), cause="barrier")
-        self.stores = [self.gemm.store(target, size, self.summed, len(tile))]
+        self.stores = [[self.gemm.store(target, size, self.summed, len(tile))]]
         self.leave = self.gemm.store(flag, FLAG_BYTES, self.left, 1)
         self.release = {"kind": COMPUTE, "duration_ps": self.gemm.machine.interconnect.release.value}
 
@@ -113,38 +124,69 @@ class Reduce:
         sizes, which = np.unique(self.tiles.bytes, return_inverse=True)
         rows = np.array([self.builder.destination({rank: int(size)}) for size in sizes])
         local = self.gemm.store(rows[which], self.tiles.bytes)
-        ops = [take(READY), local, self.release, *self.stores, give(BUFFER)]
+        ops = [take(READY), local, self.release, *self.stores[0], give(BUFFER)]
         return op_variants(self.builder, len(self.tiles), ops)
 
     def _leave_together(self, rank: int) -> Ints:
         """A task for each lane of a rank: it releases what it stored, and waits until every lane of every rank has."""
-        lanes = self._comm_lanes()
+        lanes = self.gemm.comm_lanes
         wait = {"kind": WAIT, "counter": self.left + rank, "count": self.ranks * lanes}
         ops = self.builder.op_list([self.release, self.leave, wait])
         runs = np.broadcast_to(ops, lanes)
         return self.builder.tasks(runs, 1, phase="leave") + np.arange(lanes)
 
-    def _comm_lanes(self) -> int:
-        return self.policy.reserved_sms if self.how == "reserved_sms" else self.gemm.sms
-
     def _bands(self, pieces: int) -> Ints:
         height = -(-self.shape.block_m // pieces)
         return np.asarray(np.clip(self.tiles.rows[:, None] - height * np.arange(pieces), 0, height))
 
-    def _to_row_owners(self, pieces: int) -> list[dict[str, Any]]:
-        """Rows belong to ranks in m / ranks contiguous parts; a tile may lie over a border."""
+    def _to_row_owners(self, pieces: int) -> list[list[dict[str, Any]]]:
+        """Rows belong to ranks in m / ranks contiguous parts; a tile may lie over a border.
+
+        Rows of another node are added up at the same place of the own one, and cross as a sum, see `_cross`.
+        """
+        node, nodes = self.gemm.node, self.ranks // self.gemm.node
         height = -(-self.shape.block_m // pieces)
         first = self.tiles.first_row[:, None] + height * np.arange(pieces)
         end = np.minimum(first + height, (self.tiles.first_row + self.tiles.rows)[:, None])
         own = np.arange(self.ranks) * self.shape.local_m
         rows = np.minimum(end[..., None], own + self.shape.local_m) - np.maximum(first[..., None], own)
         size = np.maximum(0, rows) * self.tiles.columns[:, None, None] * ELEMENT_BYTES  # [tiles, pieces, ranks]
-        flat, which = np.unique(size.reshape(-1, self.ranks), axis=0, return_inverse=True)
-        row, gpu = np.nonzero(flat)
+        self.bytes_of_owner = size.sum(axis=1)
+        by_place = size.reshape(*size.shape[:2], nodes, node).sum(axis=2)
+        total, tile = size.sum(axis=2), np.arange(len(self.tiles))
+        counter, stride = np.full(len(tile), self.arrived), 1
+        if nodes > 1:
+            home = np.repeat(np.arange(self.ranks), len(tile))
+            counter, stride = self.builder.counters(home=home, cause="peer") + tile, len(tile)
+            self.summed, self.contributions = counter, node * (by_place > 0).sum(axis=1)  # [tiles, place]
+        stores = []
+        for first_rank in range(0, self.ranks, node):
+            targets = self._dealt(by_place.reshape(-1, node), first_rank + np.arange(node)).reshape(total.shape)
+            stores.append([self.gemm.store(targets[:, i], total[:, i], counter, stride, REDUCE) for i in range(pieces)])
+        return stores
+
+    def _dealt(self, size: Ints, gpus: Ints) -> Ints:
+        """Destinations rows of stores that deal `size` [stores, gpus] over `gpus`."""
+        flat, which = np.unique(size, axis=0, return_inverse=True)
+        row, place = np.nonzero(flat)
         counts = np.bincount(row, minlength=len(flat))
-        targets = self.builder.destinations_flat(gpu, flat[row, gpu], counts) + which.reshape(size.shape[:2])
-        total = size.sum(axis=2)
-        return [self.gemm.store(targets[:, i], total[:, i], self.arrived, 1, REDUCE) for i in range(pieces)]
+        return self.builder.destinations_flat(gpus[place], flat[row, place], counts) + np.asarray(which).ravel()
+
+    def _cross(self, rank: int) -> None:
+        """Sums of rows whose owners have the same place in other nodes, by the copy engine, which is a network interface."""
+        node = self.gemm.node
+        if self.shape.operation != "gemm_rs" or node == self.ranks:
+            return
+        others = (rank + node * np.arange(1, self.ranks // node)) % self.ranks
+        size = self.bytes_of_owner[:, others]
+        total = size.sum(axis=1)
+        store = self.gemm.store(self._dealt(size, others), total, self.arrived, 1, REDUCE)
+        store["duration_ps"] = -(-total * 10**9 // int(to_one(self.gemm.fabric, rank, int(others[0])).rate_kbs))
+        order = self.gemm.order(rank)
+        guard = self.summed + len(self.tiles) * rank, self.contributions[:, rank % node]
+        ops = op_variants(self.builder, len(total), [store])
+        tasks = self._tasks(ops, order[total[order] > 0], guard, "cross")
+        self.gemm.add_copy_engine(rank, tasks, np.zeros_like(tasks))
 
     def _to_tile_owners(self, size: Ints) -> Ints:
         """Destinations rows of stores of `size` [tiles, pieces] to tile mod ranks."""
@@ -170,10 +212,7 @@ class Reduce:
             return
         first, second = (*queues, NO_QUEUE)[:2]
         plan = self.builder.plan(repeat=[(first, second, 1 if second != NO_QUEUE else UNTIL_EXHAUSTED)])
-        reserved = self.how == "reserved_sms"
-        sm = self.gemm.sms + np.arange(self.policy.reserved_sms) if reserved else np.arange(self.gemm.sms)
-        seat = Seat("comm", sm=sm, start_ps=self.gemm.start_ps(rank))
-        self.builder.groups(gpu=np.full(len(sm), rank), plan=plan, seats=[seat])
+        self.gemm.add_comm(rank, plan)
 
     def _read_ps(self, size: Ints) -> Ints:
         """Reading `size` bytes of P copies by the warps of one epilogue: their loads in flight by the latency of memory.
@@ -194,7 +233,7 @@ class Reduce:
         machine, size, shape = self.gemm.machine, self.tiles.bytes, self.shape
         whole = shape.block_m * shape.block_n * ELEMENT_BYTES
         share = size // self.ranks + (rank < size % self.ranks)
-        lanes = self._comm_lanes()
+        lanes = self.gemm.comm_lanes
         rate_kbs = all_reduce_kbs(machine) * self.ranks // (2 * (self.ranks - 1))
         pace = 2 * machine.interconnect.latency.value - (-whole * lanes * 10**9 // rate_kbs)
         others = (rank + 1 + np.arange(self.ranks - 1)) % self.ranks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ...machine import Machine
     from ...topology import Fabric
 
 
@@ -16,3 +17,9 @@ def on_one_switch(fabric: Fabric) -> bool:
     gpus = range(fabric.n_gpus)
     routes = [[fabric.route(gpu, peer) for peer in gpus if peer != gpu] for gpu in gpus]
     return all(len({(len(route), *route[1:-1][:1]) for route in of_gpu}) <= 1 for of_gpu in routes)
+
+
+def node_size(machine: Machine, ranks: int) -> int:
+    """GPUs of each node if the ranks are whole nodes of several GPUs (`gpus_per_node`), else all ranks."""
+    size = machine.interconnect.gpus_per_node
+    return ranks if size is None or size.value == 1 or ranks % size.value else size.value

@@ -7,6 +7,7 @@ import pytest
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.execute import simulate
 from xstage.sim.schedules.tensor_parallel import Policy, TensorParallel, TileTime, build, on_one_switch, tiles
+from xstage.sim.schedules.tensor_parallel.collective import PIECES
 
 GPUS = 8
 NO_SWITCH = {"drain_rate": None}
@@ -75,20 +76,87 @@ def test_over_links_of_its_own_a_gather_takes_what_one_link_takes():
     assert time_us(machine, GATHER) == pytest.approx(expected_us, rel=0.02)
 
 
-def test_between_nodes_a_gather_takes_what_the_interfaces_take():
-    """Two nodes of 8: 4.19 MB to each of 8 ranks of the other one, by an interface of 42.6 GB/s, are 788 us. The GEMM and
-    85 us of NVLink go on beside it, but for the tiles of the last block.
+RAILS = load_machine("hgx-h100-rails")
+BETWEEN_NODES = [
+    ("ag_gemm", "two_shot", "serial"),
+    ("ag_gemm", "two_shot", "fused"),
+    ("ag_gemm", "two_shot", "reserved_sms"),
+    ("ag_gemm", "multicast", "fused"),
+    ("gemm_rs", "two_shot", "serial"),
+    ("gemm_rs", "two_shot", "fused"),
+    ("gemm_rs", "two_shot", "reshaped"),
+    ("gemm_rs", "two_shot", "reserved_sms"),
+    ("gemm_ar", "two_shot", "serial"),
+]
+
+
+def received(trace):
+    """Bytes that passed each network interface inwards, and the ingress of each GPU."""
+    ports, bytes_of = trace.fabric.port_names, trace.outcome.ports["bytes"]
+    inward = {name: int(size) for name, size in zip(ports, bytes_of, strict=True) if name.startswith("link network>")}
+    gpus = trace.fabric.n_gpus
+    return inward, bytes_of[gpus : 2 * gpus].tolist()
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("operation, algorithm, policy", BETWEEN_NODES)
+def test_between_nodes_each_row_crosses_once(nodes, operation, algorithm, policy):
+    """To each node, that is: on the way to all its ranks, or as the sum of all its ranks."""
+    machine = load_machine("hgx-h100-rails", {"interconnect.gpus": 8 * nodes})
+    shape = TensorParallel(operation, 8 * nodes * 40, 8 * nodes * 24, 8 * nodes * 64, 8 * nodes, algorithm)
+    trace = run(machine, shape, policy, trace="full")
+    row = 2 * (shape.k if operation == "ag_gemm" else shape.n)
+    times = 2 if operation == "gemm_ar" else 1
+    crossed = (nodes - 1) * shape.local_m * row * times
+    inward, ingress = received(trace)
+    assert len(inward) == shape.ranks
+    assert set(inward.values()) == {crossed}
+    within = nodes * 7 * shape.local_m * row * times
+    assert set(ingress) == {crossed + within}
+
+
+def test_between_nodes_a_gather_takes_what_nvlink_takes():
+    """Two nodes of 8: 4.19 MB from each of 15 ranks pass the ingress, of which what crosses is one, in 182 us. The GEMM and
+    98 us of the interfaces go on beside it, but for the tiles of the last block.
     """
-    machine, shape = load_machine("hgx-h100-rails"), TensorParallel("ag_gemm", 4096, 8192, 8192, 16)
-    tile = TileTime.of(machine, shape)
-    assert time_us(machine, shape) == pytest.approx(788 + (tile.main + tile.epilogue) / 1e6, rel=0.02)
+    shape = TensorParallel("ag_gemm", 4096, 8192, 8192, 16)
+    tile = TileTime.of(RAILS, shape)
+    wire_us = 15 * shape.local_m * shape.k * 2 / (RAILS.drain_kbs("peer", 8) / 1e3)
+    assert wire_us == pytest.approx(182, abs=1)
+    assert time_us(RAILS, shape) == pytest.approx(wire_us + (tile.main + tile.epilogue) / 1e6, rel=0.02)
+
+
+@pytest.mark.parametrize("operation", ["ag_gemm", "gemm_rs", "gemm_ar"])
+@pytest.mark.parametrize("nic_rate, bound", [(45e9, "nvlink"), (10e9, "network")])
+def test_a_collective_between_nodes_takes_the_longer_way_and_a_piece_of_the_shorter(operation, nic_rate, bound):
+    machine = load_machine("hgx-h100-rails", {"interconnect.nic_rate": f"{nic_rate / 1e9} GB/s"})
+    shape = TensorParallel(operation, 4096, 8192, 8192, 16)
+    serial, alone = (time_us(machine, shape, policy) for policy in ("serial", "compute_only"))
+    share = shape.local_m * 2 * (shape.k if operation == "ag_gemm" else shape.n)
+    drain_us = {"network": share / nic_rate * 1e6, "nvlink": 15 * share / machine.drain_kbs("peer", 8) * 1e3}
+    longer, shorter = drain_us.pop(bound), drain_us.popitem()[1]
+    assert longer > shorter
+    rounds = 2 if operation == "gemm_ar" else 1
+    launch_us = machine.interconnect.collective_launch.value / 1e6
+    assert serial - alone == pytest.approx(launch_us + rounds * (longer + shorter / PIECES), rel=0.03)
 
 
 @pytest.mark.parametrize("wiring", ON_LINKS)
 def test_a_fused_gather_gains_over_links(wiring):
+    """On reserved SMs, too, but for a block of 2 MB that crosses last: one SM copies it to three neighbours in 50 us."""
     machine = wired(wiring)
     serial = time_us(machine, GATHER, "serial")
-    assert all(time_us(machine, GATHER, policy) < serial for policy in ("fused", "reserved_sms"))
+    assert time_us(machine, GATHER, "fused") < serial
+    assert time_us(machine, GATHER, "reserved_sms") < serial * (1.01 if wiring == "islands" else 1)
+
+
+def test_between_nodes_tiles_take_the_rows_of_their_own_node_first():
+    program = build(wired("islands"), GATHER, Policy("fused"))  # two nodes of 4
+    tasks = program.tasks[program.tasks["phase"] == program.phases.index("gemm")]
+    owners = tasks["m_block"].reshape(GPUS, -1) // 8
+    for rank in range(GPUS):
+        assert set(owners[rank, : 8 * 4]) == {rank}
+        assert set(owners[rank, : 4 * 8 * 4] // 4) == {rank // 4}
 
 
 @pytest.mark.parametrize("wiring", ON_LINKS)
@@ -158,6 +226,8 @@ def test_over_links_a_rank_has_its_own_rows_first_and_then_a_block_of_every_rank
         ("ag_gemm", "two_shot", "reserved_sms"),
         ("ag_gemm", "multicast", "fused"),
         ("gemm_rs", "two_shot", "reshaped"),
+        ("gemm_rs", "two_shot", "reserved_sms"),
+        ("gemm_ar", "two_shot", "serial"),
     ],
 )
 def test_both_engines_agree_over_links(wiring, operation, algorithm, policy):
