@@ -40,7 +40,7 @@ class Collective:
 
     def __init__(self, gemm: Gemm, policy: Policy, share: int, rounds: int = 1, in_switch: bool = False) -> None:
         self.gemm, self.share, self.in_switch = gemm, share, in_switch
-        self.launch_ps, self.rate_kbs = serial_terms(gemm.machine, policy, in_switch)
+        self.launch_ps, self.rate_kbs = serial_terms(gemm.machine, policy, gemm.shape.ranks, in_switch)
         self.bus_rounds, rounds = (rounds, 1) if in_switch else (1, rounds)
         ranks = gemm.shape.ranks
         self.node = ranks if in_switch else gemm.node
@@ -123,16 +123,23 @@ def _wait(counter: int, count: int) -> Op:
     return {"kind": WAIT, "counter": counter, "count": count}
 
 
-def serial_terms(machine: Machine, policy: Policy, in_switch: bool = False) -> tuple[int, int]:
+def serial_terms(machine: Machine, policy: Policy, ranks: int, in_switch: bool = False) -> tuple[int, int]:
     """Launch (ps) and rate (kB/s): the policy's, or the machine's. Raises `InputError` if neither is given."""
-    rate = "all_reduce_rate" if in_switch else "ring_rate"
-    terms = ((policy.launch_ps, "collective_launch"), (policy.collective_kbs, rate))
-    launch, kbs = (
-        needed_wiring(machine, field, nor="the policy") if given is None else given for given, field in terms
-    )
-    return launch, kbs
+    launch, rate = policy.launch_ps, policy.collective_kbs
+    if launch is None:
+        launch = needed_wiring(machine, "collective_launch", nor="the policy")
+    if rate is None:
+        rate = all_reduce_kbs(machine, ranks) if in_switch else needed_wiring(machine, "ring_rate", nor="the policy")
+    return launch, rate
 
 
-def all_reduce_kbs(machine: Machine) -> int:
-    """Bus bandwidth of an AllReduce that the switch adds up. Raises `InputError` for a machine without."""
-    return needed_wiring(machine, "all_reduce_rate")
+def all_reduce_kbs(machine: Machine, ranks: int) -> int:
+    """Bus bandwidth of an AllReduce that the switch adds up, in kB/s: what was measured, but no more than ports let through.
+
+    Of n bytes each of P ranks sends all to be added up, and a P-th of the sums to all: n (1 + 1/P) by R, where the bus
+    bandwidth counts 2 n (P-1)/P. Fewer than four ranks are below what eight reach.
+
+    Raises `InputError` for a machine without.
+    """
+    through_ports = machine.drain_kbs("peer", ranks) * 2 * (ranks - 1) // (ranks + 1)
+    return min(needed_wiring(machine, "all_reduce_rate"), through_ports)

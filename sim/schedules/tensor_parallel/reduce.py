@@ -29,6 +29,10 @@ from .shape import ELEMENT_BYTES, Policy, TensorParallel
 FLAG_BYTES = 32
 ADDING_THREADS, LOAD_BYTES = 128, 16
 """Of a one-shot AllReduce: the four warps that can read accumulators add up what arrives, 16 bytes a load."""
+SMS_AT_RATE = {"sm90": 16, "sm100": 24}
+"""SMs that NCCL gives to an AllReduce which the switch adds up, within a node: `src/transport/nvls.cc` of
+https://github.com/NVIDIA/nccl
+"""
 
 
 class Reduce:
@@ -233,13 +237,19 @@ class Reduce:
         machine, size, shape = self.gemm.machine, self.tiles.bytes, self.shape
         whole = shape.block_m * shape.block_n * ELEMENT_BYTES
         share = size // self.ranks + (rank < size % self.ranks)
-        lanes = self.gemm.comm_lanes
-        rate_kbs = all_reduce_kbs(machine) * self.ranks // (2 * (self.ranks - 1))
-        pace = 2 * machine.interconnect.latency.value - (-whole * lanes * 10**9 // rate_kbs)
+        rate_kbs = all_reduce_kbs(machine, self.ranks) * self.ranks // (2 * (self.ranks - 1))
+        pace = 2 * machine.interconnect.latency.value - (-whole * self._lanes_at_rate() * 10**9 // rate_kbs)
         others = (rank + 1 + np.arange(self.ranks - 1)) % self.ranks
         store = self.gemm.store(self._rows(share, others, replicate=True), share, self.arrived, 1)
         store["duration_ps"] = np.maximum(store["duration_ps"], pace)
         return op_variants(self.builder, len(self.tiles), [store])
+
+    def _lanes_at_rate(self) -> int:
+        """Comm lanes that it takes to reach the whole rate: whole SMs, or warps beside the GEMM on all SMs."""
+        machine = self.gemm.machine
+        if self.how != "reserved_sms":
+            return machine.sms
+        return max(self.gemm.comm_lanes, SMS_AT_RATE[needed(machine, "kernels")])
 
     def _finish_tasks(self, rank: int) -> Ints:
         """What a rank does with complete sums: store them to the others, or (one_shot) add up what has arrived."""

@@ -12,6 +12,12 @@ Operation = Literal["gemm_rs", "ag_gemm", "gemm_ar"]
 Algorithm = Literal["two_shot", "multicast", "in_switch", "one_shot"]
 PolicyName = Literal["compute_only", "serial", "fused", "reserved_sms", "reshaped"]
 
+ALGORITHMS: dict[Operation, tuple[Algorithm, ...]] = {
+    "gemm_rs": ("two_shot",),
+    "ag_gemm": ("two_shot", "multicast"),
+    "gemm_ar": ("two_shot", "multicast", "in_switch", "one_shot"),
+}
+
 ELEMENT_BYTES = 2
 
 MOST_SUMS = 2**16
@@ -35,8 +41,9 @@ class TensorParallel:
                          share at what the machine's `all_reduce_rate` leaves to each of the lanes
               one_shot   every rank multicasts its partial result, and each adds up all of them (Lamport)
 
-    Tiles are block_m x block_n in steps of block_k, on at most `grid` SMs (all if left out). Raises `InputError` unless the
-    ranks divide what is shared out, and the sums of a tile fit into an SM.
+    Tiles are block_m x block_n in steps of block_k, on at most `grid` SMs (all if left out). Raises `InputError` for an
+    algorithm that the operation does not have, unless the ranks divide what is shared out, and the sums of a tile fit into
+    an SM.
     """
 
     operation: Operation
@@ -60,6 +67,9 @@ class TensorParallel:
         if self.block_m * self.block_n > MOST_SUMS:
             value, allowed = f"{self.block_m} x {self.block_n}", f"at most {MOST_SUMS} sums, as many as an SM holds"
             raise InputError("is too large a tile", field="block_m x block_n", value=value, allowed=allowed)
+        if self.algorithm not in ALGORITHMS[self.operation]:
+            reason, allowed = f"is not an algorithm of {self.operation}", ALGORITHMS[self.operation]
+            raise InputError(reason, field="algorithm", value=self.algorithm, allowed=allowed)
         if self.k > MOST_K:
             raise InputError("is too large", field="k", value=self.k, allowed=f"1 to {MOST_K}")
         if self.grid is not None and self.grid < 1:

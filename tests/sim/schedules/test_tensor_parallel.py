@@ -253,14 +253,25 @@ def test_one_shot_is_for_few_rows_and_two_shot_for_many():
     assert time_ps(1024, "multicast") < time_ps(1024, "two_shot")
 
 
-def test_a_lane_takes_its_part_of_the_rate_at_which_the_switch_adds_up():
-    """One tile on 4 ranks: its 64 KiB go through one of 6 lanes at a sixth of 480 GB/s / (2 (P-1)/P), and one round trip."""
-    shape = TensorParallel("gemm_ar", 128, 256, 4 * 512, 4, "in_switch")
-    trace = run(shape, Policy("fused"))
-    spans = trace.spans().set_index("phase").span_us
-    wiring = H100.interconnect
-    rate = wiring.all_reduce_rate.value / 1e3 / 1.5 / SMS  # bytes a us
-    assert spans["broadcast"].max() == pytest.approx(65536 / rate + 2 * wiring.latency.value / 1e6, rel=0.01)
+def broadcast_us(policy, grid=None, sms=132):
+    """What the lane of the only tile takes, beyond one round trip to the switch."""
+    shape = TensorParallel("gemm_ar", 128, 256, 8 * 512, 8, "in_switch", grid=grid)
+    machine = small(sms=sms)
+    spans = run(shape, policy, machine).spans().set_index("phase").span_us
+    return spans["broadcast"].max() - 2 * machine.interconnect.latency.value / 1e6
+
+
+@pytest.mark.parametrize("grid", [None, 1, 64])
+def test_a_lane_takes_its_part_of_the_rate_at_which_the_switch_adds_up(grid):
+    """One tile on 8 ranks: its 64 KiB go through one of 132 lanes at a part of 480 GB/s / (2 (P-1)/P), busy or not."""
+    rate = 480e3 / 1.75 / 132  # bytes a us
+    assert broadcast_us(Policy("fused"), grid) == pytest.approx(65536 / rate, rel=0.01)
+
+
+@pytest.mark.parametrize("reserved, part", [(1, 16), (16, 16), (32, 32)])
+def test_reserved_sms_reach_the_rate_of_the_switch_from_as_many_on_as_nccl_takes(reserved, part):
+    rate = 480e3 / 1.75 / part
+    assert broadcast_us(Policy("reserved_sms", reserved_sms=reserved)) == pytest.approx(65536 / rate, rel=0.01)
 
 
 def test_no_lane_leaves_before_all_ranks_have_released_what_they_stored():
@@ -272,13 +283,29 @@ def test_no_lane_leaves_before_all_ranks_have_released_what_they_stored():
     assert ends.max() - ends.min() <= H100.interconnect.latency.value
 
 
-def test_an_all_reduce_of_its_own_in_the_switch_has_its_own_rate():
-    shape = TensorParallel("gemm_ar", 1024, 1024, 4 * 512, 4, "in_switch")
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_an_all_reduce_of_its_own_in_the_switch_has_its_own_rate(ranks):
+    """That which was measured on 8 GPUs, or what a port lets through: all bytes to be added up, and a P-th of the sums."""
+    shape = TensorParallel("gemm_ar", 1024, 1024, ranks * 512, ranks, "in_switch")
     alone, serial = (run(shape, Policy(how), trace="off").outcome.lanes_end_ps for how in ("compute_only", "serial"))
-    wiring = H100.interconnect
-    bus_us = 1.5 * 1024 * 1024 * 2 / (wiring.all_reduce_rate.value / 1e3)
-    expected_ps = wiring.collective_launch.value + wiring.latency.value + bus_us * 1e6
+    wiring, size = H100.interconnect, 1024 * 1024 * 2
+    by_bus = 2 * (ranks - 1) / ranks * size / (wiring.all_reduce_rate.value / 1e3)
+    by_port = (1 + 1 / ranks) * size / (H100.drain_kbs("peer", ranks) / 1e3)
+    assert (by_bus > by_port) == (ranks == 8)
+    expected_ps = wiring.collective_launch.value + wiring.latency.value + max(by_bus, by_port) * 1e6
     assert serial - alone == pytest.approx(expected_ps, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "operation, algorithm",
+    [(operation, how) for operation in ("gemm_rs", "ag_gemm") for how in ("multicast", "in_switch", "one_shot")],
+)
+def test_an_operation_refuses_the_algorithms_of_others(operation, algorithm):
+    if (operation, algorithm) == ("ag_gemm", "multicast"):
+        assert TensorParallel(operation, 1024, 1024, 1024, 8, algorithm).algorithm == algorithm
+        return
+    with pytest.raises(InputError, match=f"algorithm = '{algorithm}': is not an algorithm of {operation}.*two_shot"):
+        TensorParallel(operation, 1024, 1024, 1024, 8, algorithm)
 
 
 def test_a_gather_by_multicast_takes_the_same_ingress_and_a_part_of_the_egress():
