@@ -2,8 +2,9 @@
 
 kernels.csv says for each family and version which schedule of this project stands for it (`as_row`: the policy in the
 row), with which settings, and what is taken as something else. Its first line that matches counts. A setting with the name
-of a GPU before it, such as B300.grid, goes for rows of that GPU only, and so does what is taken. `packs` kernels around
-collectives bring `packed` tensors of Q, K, V and O into their layout: none where the stores of a kernel do so themselves
+of a GPU before it, such as B300.grid, goes for rows of that GPU only, and so does what is taken. An `algorithm` is that of
+AllReduce; a library's AllGather and ReduceScatter run at the machine's `ring_rate`. `packs` kernels around collectives
+bring `packed` tensors of Q, K, V and O into their layout: none where the stores of a kernel do so themselves
 (https://github.com/flashinfer-ai/flashinfer, docs/design_docs/ulysses_head_chunk_primitives.md).
 
 Separate kernels have the grouped GEMM that their dispatch makes rows for (`gemm`), and `launches` beyond those of the
@@ -207,7 +208,7 @@ def _gemm(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]
         n,
         k,
         _gpus(row, taken),
-        cast(Any, settings.get("algorithm", "two_shot")),
+        cast(Any, settings.get("algorithm", "two_shot") if row["operation"] == "gemm_ar" else "two_shot"),
         block_n=int(settings.get("block_n", 256)),
         grid=int(settings["grid"]) if "grid" in settings else None,
     )
