@@ -64,7 +64,8 @@ def timeline_figure(data: pd.DataFrame, setting: str = "") -> Figure:
 def breakdown_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     """Stall, then waits by cause, of the lanes that compute on Tensor Cores or store: means, a panel a role, a bar a policy.
 
-    Where there are no Tensor Cores, of every role. `setting` says what was simulated.
+    All panels have one axis of time, so that bars of different roles can be compared; the sum stands behind each bar. Where
+    there are no Tensor Cores, every role has a panel. `setting` says what was simulated.
     `data`: columns policy, role, what (busy, stall, wait, idle), cause, mean_us; see `breakdown` in sim/activity.py. With a
     column makespan_us that stands beside each policy.
     """
@@ -78,11 +79,12 @@ def breakdown_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     heights = [0.55 + 0.3 * len(policies) for policies in bars.values()]
     with house_style():
         figure = Figure(figsize=(5.0, 0.9 + sum(heights)))
-        panels = figure.subplots(max(1, len(bars)), 1, squeeze=False, height_ratios=heights or None)[:, 0]
+        panels = figure.subplots(max(1, len(bars)), 1, sharex=True, squeeze=False, height_ratios=heights or None)[:, 0]
+        longest = 0.0
         for axes, (role, policies) in zip(panels, bars.items(), strict=False):
-            _still_bars(axes, still[still["role"] == role], policies)
+            longest = max(longest, _still_bars(axes, still[still["role"] == role], policies))
             axes.set_title(f"Tensor Core lanes ({role})" if role in TENSOR_ROLES else f"{role} lanes")
-        panels[-1].set_xlabel("stall and waits, µs a lane")
+        panels[-1].set(xlim=(0, 1.15 * longest or 1.0), xlabel="stall and waits, µs a lane")
         drawn = [_label(name) for name in CAUSE_COLOURS | OTHER_COLOURS]
         parts = {
             label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
@@ -94,8 +96,8 @@ def breakdown_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     return figure
 
 
-def _still_bars(axes: Axes, still: pd.DataFrame, policies: list[str]) -> None:
-    """Of one role: a bar a policy, the stall first, then each cause of waits that there is."""
+def _still_bars(axes: Axes, still: pd.DataFrame, policies: list[str]) -> float:
+    """Of one role: a bar a policy, the stall first, then each cause of waits that there is. Returns the longest bar."""
     left = np.zeros(len(policies))
     for name, colour in (CAUSE_COLOURS | OTHER_COLOURS).items():
         mine = still[still["name"] == name].groupby("policy")["mean_us"].sum()
@@ -106,10 +108,14 @@ def _still_bars(axes: Axes, still: pd.DataFrame, policies: list[str]) -> None:
                 hatch=HATCHES.get(name), edgecolor="white", linewidth=0,
             )  # fmt: skip
             left += time
+    for row, end in enumerate(left):
+        axes.annotate(
+            f"{end:.1f}", (end, row), xytext=(4, 0), textcoords="offset points", va="center", fontsize="small"
+        )
     axes.set_yticks(range(len(policies)), policies)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.set_xlim(0, 1.04 * left.max() or 1.0)
+    return float(left.max(initial=0.0))
 
 
 def _ended(policy: str, makespan_us: float) -> str:
@@ -170,6 +176,10 @@ def tune_figure(
         say_setting(figure, simulated)
         axes = figure.add_subplot(ylabel="makespan, µs")
         mine = data[(data["policy"] == policy) & data[setting].notna() & data["makespan_us"].notna()]
+        if (
+            "room_bytes" in mine and mine["room_bytes"].notna().any()
+        ):  # leads with their rings: the written one may lack it
+            mine = mine[mine["room_bytes"].notna()]
         curve = mine.groupby(setting)["makespan_us"].min()
         axes.plot(curve.index.astype(float), curve, "o-", color=BLUE, linewidth=1.2, label=policy)
         positive = curve.index[curve.index > 0]
