@@ -24,7 +24,6 @@ class AttentionModel:
     value_dim: int
     hidden: int | None
     intermediate: int | None
-    layers: int | None
     tokens: int
     causal: bool
     assumed: bool
@@ -61,7 +60,6 @@ def _model(row: dict[str, str]) -> AttentionModel:
         value_dim=int(row["value_dim"]),
         hidden=number("hidden"),
         intermediate=number("intermediate"),
-        layers=number("layers"),
         tokens=int(row["tokens"]),
         causal=row["causal"] == "yes",
         assumed=row["assumed"] == "yes",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..sim import program as p
 from ..sim.units import format_size, gbs
+from .attention import AttentionWorkload
 from .loader import Resolved
 from .tensor_parallel import TensorParallelWorkload
 
@@ -14,16 +15,17 @@ if TYPE_CHECKING:
     from ..sim.layers import Kernel, KernelTime, Work
     from ..sim.machine import Machine
     from ..sim.program import Program
+    from ..sim.schedules.attention_a2a import Attention
     from ..sim.schedules.tensor_parallel import TensorParallel
     from ..sim.trace import Trace
-    from .workload import PolicyChoice
+    from .workload import PolicyChoice, Workload
 
 OTHER_ARBITRATION = {"fair": "fifo", "fifo": "fair"}
 LINK_RATES = ("drain_rate", "link_rate", "nic_rate")
-MOST_OF_LINKS = {"all_reduce_rate": 2}
-"""The most that a rate of collectives is of what leaves a GPU, if not 1: an AllReduce counts its data going and coming."""
-PHASES = {"collective_rate": "a2a", "ring_rate": "collective", "all_reduce_rate": "collective"}
-"""The phase of a schedule that sends at a rate of collectives, and the key by which a policy replaces the rate."""
+BY_SWITCH = {"in_switch": "adds up", "multicast": "copies", "one_shot": "copies"}
+"""What a switch does for an algorithm of a GEMM's collective, of those that need one."""
+WITHOUT_SWITCH = ("direct", "ring", "hybrid_cube_mesh")
+"""Kinds of interconnect that join GPUs by links alone."""
 TENSOR_RATES = ("bf16_tflops", "fp8_tflops", "fp4_tflops")
 WIDE = 1.5
 """Credible values of a rate that lie further apart than this factor decide speedups, which lie around 1.2."""
@@ -43,24 +45,21 @@ def cautions(resolved: Resolved, program: Program, trace: Trace | None = None) -
     `trace` is the run of the program: only a run tells how busy its ports were.
     """
     workload, machine, changed = resolved.scenario.workload, resolved.machine, resolved.scenario.machine.overrides
-    rates = _rates_sent_at(resolved, program)
-    stay = _behind_changed_links(machine, changed, workload.gpus, workload.collective_rates())
+    gpus, disturb = workload.gpus, resolved.scenario.disturb
+    rates, of_policy = _rates_of_a_workload(machine, workload), _rate_of_the_policy(machine, workload)
+    given = [*_given(machine, changed, gpus, rates), *of_policy]
+    has_loads = bool((program.ops["kind"] == p.LOAD).any())
     return [
-        *_arbitration(resolved, program),
-        *_unchanged_collectives(machine, changed, [name for name in stay if _uses(resolved, program, name)]),
-        *_assumed_rates(machine, workload.gpus, rates),
-        *_above_the_links(machine, workload.gpus, _rates_given(resolved, program, rates)),
+        *(_arbitration(machine, gpus, bool(disturb.degraded_link)) if has_loads else []),
+        *_unchanged_rates(machine, changed, gpus, rates),
+        *_assumed_rates(machine, gpus, rates),
+        *_above_the_links(given),
         *([] if workload.kind == "burst_train" else _other_sms(changed)),
         *_gpus_left_out(resolved),
-        *(_across_nodes(machine, workload.gpus) if workload.kind == "megamoe" else []),
-        *(
-            _of_a_gemm(
-                machine, workload.shape(), workload.policy.name, {"block_m", "block_n"} & workload.model_fields_set
-            )
-            + _too_coarse(machine, workload, resolved.scenario.granule)
-            if isinstance(workload, TensorParallelWorkload)
-            else []
-        ),
+        *(_across_nodes(machine, gpus) if workload.kind == "megamoe" else []),
+        *(_of_a_gemm_alone(machine, workload) if isinstance(workload, TensorParallelWorkload) else []),
+        *(_one_owner_of_output(machine, workload) if isinstance(workload, AttentionWorkload) else []),
+        *(_too_coarse(machine, workload, resolved.scenario.granule) if workload.policy_name == "serial" else []),
         *([] if trace is None else _one_rank_for_all(resolved, trace)),
     ]
 
@@ -74,14 +73,14 @@ def block_cautions(
     """
     from ..sim.layers import MoeKernel
 
-    rates = list(dict.fromkeys(name for kernel in kernels for name in _rates_of(kernel.work)))
-    given = {name: _kbs(machine, name) for name in rates if f"interconnect.{name}" in changed}
+    rates = list(dict.fromkeys(name for kernel in kernels for name in _rates_of(machine, kernel.work)))
     has_experts = any(isinstance(kernel.work, MoeKernel) for kernel in kernels)
     busy_pct = max((time.mirror_busy_pct for time in times), default=0.0)
     return [
-        *_unchanged_collectives(machine, changed, _behind_changed_links(machine, changed, gpus, rates)),
+        *(_arbitration(machine, gpus, degraded=False) if has_experts else []),
+        *_unchanged_rates(machine, changed, gpus, rates),
         *_assumed_rates(machine, gpus, rates),
-        *_above_the_links(machine, gpus, given),
+        *_above_the_links(_given(machine, changed, gpus, rates)),
         *_other_sms(changed),
         *(_across_nodes(machine, gpus) if has_experts else []),
         *_other_kernels_of_experts(machine, kernels),
@@ -90,39 +89,36 @@ def block_cautions(
     ]
 
 
-def _arbitration(resolved: Resolved, program: Program) -> list[str]:
-    chosen = resolved.machine.interconnect.reply_arbitration
-    has_loads = bool((program.ops["kind"] == p.LOAD).any())
-    if not (resolved.scenario.disturb.degraded_link and chosen.assumed and has_loads):
+def _arbitration(machine: Machine, gpus: int, degraded: bool) -> list[str]:
+    """Of schedules with loads as well as stores, where a link is slower than the ports before it."""
+    wiring = machine.interconnect
+    chosen, network, ports = wiring.reply_arbitration, wiring.nic_rate, wiring.drain_rate
+    if degraded:
+        where = "beside a degraded link"
+    elif _several_nodes(machine, gpus) and network is not None and ports is not None and network.value < ports.value:
+        where = f"where network interfaces of {gbs(network.value):g} GB/s lie behind ports of {gbs(ports.value):g} GB/s"
+    else:
+        return []
+    if not chosen.assumed:
         return []
     return [
-        f"beside a degraded link it matters how replies and stores share a port, which nobody has published: this run has "
+        f"{where} it matters how replies and stores share a port, which nobody has published: this run has "
         f"{chosen.value}; compare machine.interconnect.reply_arbitration={OTHER_ARBITRATION[chosen.value]}"
     ]
 
 
-def _behind_changed_links(machine: Machine, changed: Collection[str], gpus: int, rates: Iterable[str]) -> list[str]:
-    """Of the names of rates, those that stay as they were measured while the links that they use were changed.
+def _unchanged_rates(machine: Machine, changed: Collection[str], gpus: int, rates: Iterable[str]) -> list[str]:
+    """Rates of collectives that stay while the links that they use were changed.
 
     No rate is carried along: it is a measured one, and its part of the link's rate need not be that of another link. Those
     that the links hold up follow them.
     """
-    if not _changed_links(changed):
-        return []
+    links = _changed_links(changed)
     return [
-        name
+        f"{' and '.join(links)} of the interconnect changed, but {name} = {gbs(_kbs(machine, name)):g} GB/s is still that "
+        f"of the links as they were; set machine.interconnect.{name} in proportion, or vary it"
         for name in rates
-        if getattr(machine.interconnect, name) is not None
-        and f"interconnect.{name}" not in changed
-        and _kbs(machine, name) < _drained_kbs(machine, gpus, name)
-    ]
-
-
-def _unchanged_collectives(machine: Machine, changed: Collection[str], rates: Iterable[str]) -> list[str]:
-    return [
-        f"{' and '.join(_changed_links(changed))} of the interconnect changed, but collectives of their own still send at "
-        f"{name} = {gbs(_kbs(machine, name)):g} GB/s; to compare with them, set machine.interconnect.{name} in proportion"
-        for name in rates
+        if links and f"interconnect.{name}" not in changed and _kbs(machine, name) < _drained_kbs(machine, gpus, name)
     ]
 
 
@@ -141,21 +137,20 @@ def _assumed_rates(machine: Machine, gpus: int, rates: Iterable[str]) -> list[st
         if min(high, most) > WIDE * min(low, most):
             reached = f"{gbs(most):g} GB/s, which is all that ports drain of " if most < number.value else ""
             found.append(
-                f"the collective of its own sends at {reached}{name} = {gbs(number.value):g} GB/s, which is assumed; "
+                f"the collective sends at {reached}{name} = {gbs(number.value):g} GB/s, which is assumed; "
                 f"credible are {gbs(low):g} to {gbs(high):g} GB/s, and speedups over it go with them: vary "
                 f"machine.interconnect.{name}"
             )
     return found
 
 
-def _above_the_links(machine: Machine, gpus: int, given: Mapping[str, int]) -> list[str]:
-    """Rates in kB/s that somebody asked for, and that the ports of the GPUs hold up."""
-    drained = {name: _drained_kbs(machine, gpus, name) for name in given}
+def _above_the_links(given: Iterable[tuple[int, int]]) -> list[str]:
+    """Rates that somebody asked for, and the most that the ports of the GPUs let through, in kB/s."""
     return [
-        f"the collective's rate of {gbs(kbs):g} GB/s is above the {gbs(drained[name]):g} GB/s that ports drain, so it takes "
-        f"what it takes at {gbs(drained[name]):g} GB/s"
-        for name, kbs in given.items()
-        if kbs > NOTABLE * drained[name]
+        f"the collective's rate of {gbs(kbs):g} GB/s is above the {gbs(most):g} GB/s that ports drain, so it takes "
+        f"what it takes at {gbs(most):g} GB/s"
+        for kbs, most in given
+        if kbs > NOTABLE * most
     ]
 
 
@@ -180,10 +175,14 @@ def _gpus_left_out(resolved: Resolved) -> list[str]:
     ]
 
 
+def _several_nodes(machine: Machine, gpus: int) -> bool:
+    per_node = machine.interconnect.gpus_per_node
+    return per_node is not None and gpus > per_node.value
+
+
 def _across_nodes(machine: Machine, gpus: int) -> list[str]:
     """MegaMoE between nodes is simulated as within one: communication libraries do more there."""
-    per_node = machine.interconnect.gpus_per_node
-    if per_node is None or gpus <= per_node.value:
+    if not _several_nodes(machine, gpus):
         return []
     return [
         "ranks are on several nodes: each row crosses on its own, without deduplication by node, forwarding over NVLink "
@@ -191,15 +190,36 @@ def _across_nodes(machine: Machine, gpus: int) -> list[str]:
     ]
 
 
+def _by_switch(machine: Machine, shape: TensorParallel, policy: str) -> list[str]:
+    """What no switch can do here: none joins all ranks, or there is none. Only in_switch has a collective that needs one."""
+    from ..sim.schedules.tensor_parallel import node_size
+
+    does, alone = BY_SWITCH.get(shape.algorithm), policy == "serial" and shape.algorithm != "in_switch"
+    if does is None or alone or policy == "compute_only" or shape.ranks == 1:
+        return []
+    if _has_no_switch(machine):
+        kind = machine.interconnect.kind.value
+        return [f"{shape.algorithm} needs a switch that {does}, and only links join GPUs here ({kind})"]
+    copies_within = shape.operation == "ag_gemm" and node_size(machine, shape.ranks) < shape.ranks
+    if copies_within or not _several_nodes(machine, shape.ranks):
+        return []
+    return [f"ranks are on several nodes: no NVLink switch {does} across them, as {shape.algorithm} does here"]
+
+
+def _has_no_switch(machine: Machine) -> bool:
+    kind = machine.interconnect.kind.value
+    if kind == "custom":
+        return all(isinstance(node, int) for node in machine.interconnect.graph())
+    return kind in WITHOUT_SWITCH
+
+
 def _between_nodes(machine: Machine, shape: TensorParallel, policy: str) -> list[str]:
     """What a schedule between nodes is not, unless it adds up or copies within a node first."""
     from ..sim.schedules.tensor_parallel import node_size
 
     per_node = machine.interconnect.gpus_per_node
-    if per_node is None or shape.ranks <= per_node.value or policy == "compute_only":
+    if per_node is None or not _several_nodes(machine, shape.ranks) or policy == "compute_only":
         return []
-    if shape.operation == "gemm_ar" and shape.algorithm == "in_switch":
-        return ["ranks are on several nodes: no NVLink switch adds up across them, as in_switch does here"]
     if shape.operation == "gemm_ar" and policy != "serial":
         return [
             "ranks are on several nodes: each tile crosses on its own, and its sum to each rank; kernels for several nodes "
@@ -217,7 +237,7 @@ def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given:
     """SMs without a tile, unless somebody chose its size, and rows that all ranks send to one owner at a time."""
     from ..sim.schedules.tensor_parallel import on_one_switch
 
-    found = _between_nodes(machine, shape, policy)
+    found = _by_switch(machine, shape, policy) or _between_nodes(machine, shape, policy)
     n_tiles, sms = shape.n_tiles(policy in ("compute_only", "serial")), min(machine.sms, shape.grid or machine.sms)
     if 2 * n_tiles < sms and not tile_given:
         found.append(
@@ -234,13 +254,33 @@ def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given:
     return found
 
 
-def _too_coarse(machine: Machine, workload: TensorParallelWorkload, granule_bytes: int | None) -> list[str]:
+def _of_a_gemm_alone(machine: Machine, workload: TensorParallelWorkload) -> list[str]:
+    tile_given = {"block_m", "block_n"} & workload.model_fields_set
+    return _of_a_gemm(machine, workload.shape(), workload.policy.name, tile_given)
+
+
+def _one_owner_of_output(machine: Machine, workload: AttentionWorkload) -> list[str]:
+    """Attention whose ranks all store to the same few of them at a time, where GPUs do not meet on one switch."""
+    from ..sim.schedules.tensor_parallel import on_one_switch
+
+    policy = workload.policy
+    sends_in_plain_order = policy.name in ("piggyback", "comm_warp", "reserved_sms") and not policy.rotation
+    if not sends_in_plain_order or workload.gpus == 1 or on_one_switch(machine.fabric(workload.gpus)):
+        return []
+    return [
+        "under piggyback, comm_warp and reserved_sms all ranks send to one owner of rows, or to a few, at a time, and other "
+        "links between GPUs rest; with rotation: true each rank begins with other rows, which may be faster or slower"
+    ]
+
+
+def _too_coarse(machine: Machine, workload: Workload, granule_bytes: int | None) -> list[str]:
     """A collective of its own whose lane has no room for a granule to each peer, so that links of their own rest."""
     from ..sim.schedules.tensor_parallel import node_size, on_one_switch
 
-    granule, peers = granule_bytes or machine.granule_bytes, node_size(machine, workload.gpus) - 1
+    gpus = workload.gpus if isinstance(workload, AttentionWorkload) else node_size(machine, workload.gpus)
+    granule, peers = granule_bytes or machine.granule_bytes, gpus - 1
     room = machine.stage.capacity_sm.value // granule
-    if workload.policy.name != "serial" or room >= peers or on_one_switch(machine.fabric(peers + 1)):
+    if room >= peers or on_one_switch(machine.fabric(gpus)):
         return []
     return [
         f"the collective of its own stores to {peers} peers from one SM, whose room holds {room} of the granules of "
@@ -264,9 +304,9 @@ def other_kernels(policy: str, given: Collection[str], choice: PolicyChoice) -> 
     """That a policy has other kernels, which are not among the settings that were `given`, and may be faster."""
     return [
         f"{policy} runs without `{setting.key}`, {setting.meaning}, and may be faster with one: `xstage tune` tries "
-        f"{', '.join(setting.names)}"
+        f"{', '.join(map(str, setting.values))}"
         for setting in choice.settings
-        if setting.names and setting.key not in given
+        if isinstance(setting.values[0], str) and setting.key not in given
     ]
 
 
@@ -289,62 +329,65 @@ def _one_rank_for_all(resolved: Resolved, trace: Trace) -> list[str]:
     return [f"{ONE_RANK}; compare workload.ranks=all"] if busy_pct >= BUSY_PCT else []
 
 
-# Collectives of their own ---------------------------------------------------------------------------------------------
+# Rates of collectives --------------------------------------------------------------------------------------------------
 
 
-def _rates_sent_at(resolved: Resolved, program: Program) -> list[str]:
-    """The machine's rates at which collectives of their own send. Known without building the schedule again."""
-    return [name for name in _rates_with_a_phase(resolved, program) if _of_the_policy(resolved, name) is None]
+def _rates_of_a_workload(machine: Machine, workload: Workload) -> list[str]:
+    """The machine's rates at which the schedule sends."""
+    if not isinstance(workload, (AttentionWorkload, TensorParallelWorkload)) or _rate_of_the_policy(machine, workload):
+        return []
+    name = _rate_of(machine, workload.shape(), workload.policy.name)
+    return [] if name is None else [name]
 
 
-def _rates_given(resolved: Resolved, program: Program, of_machine: Iterable[str]) -> dict[str, int]:
-    """Those rates in kB/s that the policy says, or that replace the machine's."""
-    changed = resolved.scenario.machine.overrides
-    replaced = {name: _kbs(resolved.machine, name) for name in of_machine if f"interconnect.{name}" in changed}
-    named = {name: _of_the_policy(resolved, name) for name in _rates_with_a_phase(resolved, program)}
-    return replaced | {name: kbs for name, kbs in named.items() if kbs is not None}
+def _rate_of_the_policy(machine: Machine, workload: Workload) -> list[tuple[int, int]]:
+    """The rate that the policy says in place of the machine's, and the most that ports let through, in kB/s.
+
+    Each rank sends and takes in (P-1)/P of the data at most, which an AllReduce in the switch counts going and coming.
+    """
+    policy = getattr(workload, "policy", None)
+    kbs = getattr(policy, "a2a", None) or getattr(policy, "collective", None)
+    if kbs is None or workload.gpus == 1:
+        return []
+    counted = 2 if getattr(workload, "algorithm", None) == "in_switch" else 1
+    return [(kbs, counted * machine.drain_kbs("all", workload.gpus))]
 
 
-def _rates_with_a_phase(resolved: Resolved, program: Program) -> list[str]:
-    """Names of rates of collectives, where the schedule has a phase that sends at one of them, the machine's or another."""
-    workload = resolved.scenario.workload
-    in_switch = getattr(workload, "algorithm", None) == "in_switch"
-    return [
-        name
-        for name in workload.collective_rates()
-        if (phase := PHASES[name]) in program.phases and (phase == "a2a" or in_switch == (name == "all_reduce_rate"))
-    ]
-
-
-def _rates_of(work: Work) -> list[str]:
-    """The same of a kernel of a block."""
+def _rates_of(machine: Machine, work: Work) -> list[str]:
+    """The machine's rates at which a kernel of a block sends."""
     from ..sim.layers import AttentionKernel, Exchange, GemmKernel
 
     match work:
         case Exchange():
             return ["collective_rate"]
-        case AttentionKernel() | GemmKernel() if work.policy.name != "serial" or work.shape.ranks == 1:
-            return []
-        case AttentionKernel():
-            return ["collective_rate"]
-        case GemmKernel():
-            return ["all_reduce_rate" if work.shape.algorithm == "in_switch" else "ring_rate"]
+        case AttentionKernel() | GemmKernel():
+            name = _rate_of(machine, work.shape, work.policy.name)
+            return [] if name is None else [name]
         case _:
             return []
 
 
-def _of_the_policy(resolved: Resolved, name: str) -> int | None:
-    """The rate in kB/s that the policy says in place of the machine's."""
-    kbs: int | None = getattr(getattr(resolved.scenario.workload, "policy", None), PHASES[name], None)
-    return kbs
+def _rate_of(machine: Machine, shape: Attention | TensorParallel, policy: str) -> str | None:
+    """The machine's rate at which a schedule sends, unless its policy says another."""
+    from ..sim.schedules.attention_a2a.cost import family_of
+    from ..sim.schedules.tensor_parallel import TensorParallel
+
+    if shape.ranks == 1 or policy == "compute_only":
+        return None
+    if isinstance(shape, TensorParallel) and shape.algorithm == "in_switch":
+        return "all_reduce_rate"
+    if policy != "serial":
+        return None
+    if isinstance(shape, TensorParallel):
+        return "ring_rate"
+    return None if family_of(machine, shape) == "portable" else "collective_rate"
 
 
-def _uses(resolved: Resolved, program: Program, name: str) -> bool:
-    """Whether the schedule is another one where the collective's rate is."""
-    machine = resolved.machine
-    number = getattr(machine.interconnect, name).model_copy(update={"value": 2 * _kbs(machine, name)})
-    other = machine.model_copy(update={"interconnect": machine.interconnect.model_copy(update={name: number})})
-    return Resolved(resolved.scenario, other, places=resolved.places).program() != program
+def _given(machine: Machine, changed: Collection[str], gpus: int, rates: Iterable[str]) -> list[tuple[int, int]]:
+    """Rates of the machine that were replaced, and the most that ports let through, in kB/s."""
+    return [
+        (_kbs(machine, name), _drained_kbs(machine, gpus, name)) for name in rates if f"interconnect.{name}" in changed
+    ]
 
 
 def _kbs(machine: Machine, name: str) -> int:
@@ -353,5 +396,9 @@ def _kbs(machine: Machine, name: str) -> int:
 
 
 def _drained_kbs(machine: Machine, gpus: int, name: str) -> int:
-    """The most that the ports of `gpus` GPUs let through of a rate of collectives."""
-    return MOST_OF_LINKS.get(name, 1) * machine.drain_kbs("all", gpus)
+    """The most that the ports of `gpus` GPUs let through of a rate of collectives; `all_reduce_kbs` says why of an AllReduce
+    in the switch (sim/schedules/tensor_parallel/collective.py).
+    """
+    if name == "all_reduce_rate":
+        return machine.drain_kbs("peer", gpus) * 2 * (gpus - 1) // (gpus + 1)
+    return machine.drain_kbs("all", gpus)

@@ -2,14 +2,14 @@
 
 import pytest
 from xstage.scenarios.attention_models import attention_models
-from xstage.scenarios.loader import build_program, load
+from xstage.scenarios.loader import build_program, load_scenario
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
 from xstage.sim.schedules.attention_a2a import Attention, Policy
 
 
 def scenario(machine="hgx-h100", **workload):
-    return load({"question": "?", "machine": machine, "workload": {"kind": "attention_a2a", **workload}})
+    return load_scenario({"question": "?", "machine": machine, "workload": {"kind": "attention_a2a", **workload}})
 
 
 def test_a_model_gives_heads_tokens_and_mask_and_keys_beside_it_replace_them():

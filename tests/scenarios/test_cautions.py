@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 from xstage.scenarios.cautions import block_cautions, cautions
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import load_scenario
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.execute import simulate
 from xstage.sim.layers import GemmKernel, Kernel
@@ -14,13 +14,26 @@ SLOW = {"disturb.degraded_link": {"gpu": 1, "factor": 0.5}}
 
 
 def said(name, **changes):
-    resolved = load(name, changes)
+    resolved = load_scenario(name, changes)
     return cautions(resolved, resolved.program())
 
 
 def test_a_degraded_link_beside_pulls_names_the_arbitration_that_is_assumed():
     [sentence] = said("megamoe-flash-skewed", **SLOW)
+    assert "beside a degraded link" in sentence
     assert "this run has fifo; compare machine.interconnect.reply_arbitration=fair" in sentence
+
+
+NETWORK = "machine.interconnect.nic_rate"
+
+
+@pytest.mark.parametrize(("changes", "named"), [({}, 1), ({NETWORK: "400 GB/s"}, 0), ({"workload.gpus": 8}, 0)])
+def test_so_does_a_network_that_is_slower_than_the_ports_before_it(changes, named):
+    """43 GB/s of the network behind 350 GB/s; loads as well as stores cross it."""
+    resolved = load_scenario(RAILS, {"workload.gpus": 16, **changes})
+    found = [text for text in cautions(resolved, resolved.program()) if "share a port" in text]
+    assert len(found) == named
+    assert all("interfaces of 43 GB/s lie behind ports of 350 GB/s" in text for text in found)
 
 
 @pytest.mark.parametrize(("name", "changes"), [("megamoe-flash-skewed", {}), ("uniform-all-to-all", SLOW)])
@@ -33,11 +46,13 @@ LINK = "machine.interconnect.drain_rate"
 
 @pytest.mark.parametrize(
     ("name", "rate"),
-    [("gemm-rs-llama-serial", "ring_rate = 371 GB/s"), ("attention-wan-serial", "collective_rate = 87.6 GB/s")],
+    [("gemm-rs-llama-serial", "ring_rate = 371"), ("attention-wan-serial", "collective_rate = 87.6")],
 )
 def test_collectives_that_stay_where_the_links_become_faster_are_named(name, rate):
     sentence, *_ = said(name, **{"machine": "hgx-h100", LINK: "700 GB/s"})
-    assert f"drain_rate of the interconnect changed, but collectives of their own still send at {rate}" in sentence
+    assert (
+        f"drain_rate of the interconnect changed, but {rate} GB/s is still that of the links as they were" in sentence
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,14 +69,25 @@ def test_nothing_is_said_where_collectives_follow_the_links(changes):
     assert not said("gemm-rs-llama-serial", **changes)
 
 
-def test_an_all_reduce_in_the_switch_counts_its_data_going_and_coming():
-    """480 GB/s of it need no more than 240 GB/s of a link each way: links of 400 GB/s do not hold it up."""
-    changes = {"machine": "hgx-h100", "machine.interconnect.drain_rate": "400 GB/s", "workload.policy": "serial"}
-    [sentence] = said("gemm-ar-in-switch", **changes)
-    assert "collectives of their own still send at all_reduce_rate" in sentence
+@pytest.mark.parametrize("policy", ["serial", "fused"])
+@pytest.mark.parametrize(("drain", "named"), [("400 GB/s", 1), ("310 GB/s", 0)])
+def test_an_all_reduce_in_the_switch_counts_its_data_going_and_coming(policy, drain, named):
+    """Of n bytes each of 8 ranks sends n (1 + 1/8) through its port, and 2 n 7/8 count: 480 GB/s need ports of 309 GB/s, or
+    312 with both directions busy. Wider ones do not hold it up, whether it is a collective of its own or the kernel's.
+    """
+    found = said("gemm-ar-in-switch", **{"machine": "hgx-h100", LINK: drain, "workload.policy": policy})
+    assert len(found) == named
+    assert all("all_reduce_rate = 480 GB/s is still that of the links as they were" in text for text in found)
 
 
-RING = "machine.interconnect.ring_rate"
+@pytest.mark.parametrize(
+    ("name", "policy"), [("gemm-ar-in-switch", "compute_only"), ("attention-wan-serial", "comm_warp")]
+)
+def test_a_rate_that_the_schedule_does_not_send_at_is_not_named(name, policy):
+    assert not said(name, **{"machine": "hgx-h100", LINK: "700 GB/s", "workload.policy": policy})
+
+
+RING_RATE = "machine.interconnect.ring_rate"
 ALL_REDUCE = "machine.interconnect.all_reduce_rate"
 A2A = "machine.interconnect.collective_rate"
 
@@ -69,16 +95,20 @@ A2A = "machine.interconnect.collective_rate"
 @pytest.mark.parametrize(
     ("name", "changes", "given", "reached"),
     [
-        ("gemm-rs-llama-serial", {RING: "600 GB/s"}, 600, 346.5),
+        ("gemm-rs-llama-serial", {RING_RATE: "600 GB/s"}, 600, 346.5),
         ("gemm-rs-llama-serial", {"workload.policy": {"name": "serial", "collective": "450 GB/s"}}, 450, 346.5),
         ("attention-wan-serial", {"workload.policy": {"name": "serial", "a2a": "450 GB/s"}}, 450, 346.5),
         ("attention-wan-serial", {A2A: "450 GB/s", LINK: "400 GB/s"}, 450, 396),
-        ("gemm-ar-in-switch", {ALL_REDUCE: "900 GB/s", "workload.policy": "serial"}, 900, 693),
+        ("gemm-ar-in-switch", {ALL_REDUCE: "900 GB/s", "workload.policy": "serial"}, 900, 539),
+        ("gemm-ar-in-switch", {ALL_REDUCE: "900 GB/s", "workload.policy": "fused"}, 900, 539),
+        ("gemm-ar-in-switch", {"workload.policy": {"name": "serial", "collective": "900 GB/s"}}, 900, 693),
     ],
 )
 def test_a_rate_that_somebody_asked_for_is_no_faster_than_the_ports(name, changes, given, reached):
-    """350 GB/s drain, of which 0.99 is left with both directions busy; an AllReduce counts data going and coming."""
-    resolved, slower = (load(name, {"machine": "hgx-h100", **changes, **more}) for more in ({}, _at(reached, changes)))
+    """350 GB/s drain, of which 0.99 is left with both directions busy. An AllReduce counts data going and coming, and in the
+    switch its ports carry 9/8 of that for 14/8 counted, unless the policy says its rate: then only sums take ports.
+    """
+    resolved, slower = (load_scenario(name, {"machine": "hgx-h100", **changes, **more}) for more in ({}, _at(reached, changes)))
     [sentence] = cautions(resolved, resolved.program())
     assert f"rate of {given} GB/s is above the {reached:g} GB/s that ports drain" in sentence
     took, at_most = (simulate(one.program(), one.fabric(), trace="off").makespan_ps for one in (resolved, slower))
@@ -136,7 +166,7 @@ def test_one_rank_that_stands_for_all_is_doubted_where_its_ports_are_busy(rate, 
         "machine": "hgx-b200",
         "workload": {"kind": "megamoe", "gpus": 8, "ranks": "symmetric", "policy": "expert_wave", **few},
     }
-    resolved = load(scenario, changes)
+    resolved = load_scenario(scenario, changes)
     trace = simulate(resolved.program(), resolved.fabric(), trace="off")
     found = cautions(resolved, trace.program, trace)
     assert ["workload.ranks=all" in sentence for sentence in found] == [True] * warned
@@ -159,18 +189,18 @@ RAILS = {
     ("changes", "named"),
     [
         ({}, "8 of the 16 GPUs of hgx-h100-rails take part"),
-        ({"workload.gpus": 16}, "each row crosses on its own"),
+        ({"workload.gpus": 16, NETWORK: "400 GB/s"}, "each row crosses on its own"),
         ({"workload.gpus": 8}, None),
     ],
 )
 def test_gpus_that_nobody_chose_and_rows_that_cross_nodes_are_named(changes, named):
-    resolved = load(RAILS, changes)
+    resolved = load_scenario(RAILS, changes)
     found = cautions(resolved, resolved.program())
     assert [named in sentence for sentence in found] == [True] * bool(named)
 
 
 def test_a_number_of_gpus_that_nobody_chose_stays_so_under_another_policy():
-    workload = load(RAILS).scenario.workload
+    workload = load_scenario(RAILS).scenario.workload
     assert "gpus" not in workload.with_policy("interleaved", {}).model_fields_set
 
 
@@ -183,7 +213,7 @@ def test_a_train_has_no_tensor_cores_to_be_named():
 
 def gemm(machine="hgx-h100", **workload):
     sizes = {"operation": "gemm_rs", "m": 4096, "n": 8192, "k": 28672, "policy": "fused", "gpus": 8}
-    resolved = load({"question": "?", "machine": machine, "workload": {"kind": "tensor_parallel", **sizes, **workload}})
+    resolved = load_scenario({"question": "?", "machine": machine, "workload": {"kind": "tensor_parallel", **sizes, **workload}})
     return cautions(resolved, resolved.program())
 
 
@@ -221,7 +251,7 @@ def test_rows_that_are_all_there_count_as_they_are_cut():
 def test_a_collective_whose_granules_do_not_fit_beside_each_other_is_named_where_links_would_rest():
     """30 KiB of an SM hold 15 granules of 2 KiB, one for each peer of 16 ranks, and 7 of 4 KiB."""
     resolved = [
-        load({
+        load_scenario({
             "question": "?", "granule": granule,
             "machine": {"base": "hgx-h100", "overrides": {"interconnect.kind": "direct", "interconnect.gpus": 16,
                         "interconnect.drain_rate": None, "interconnect.link_rate": "25 GB/s"}},
@@ -233,6 +263,75 @@ def test_a_collective_whose_granules_do_not_fit_beside_each_other_is_named_where
     said = [[text for text in cautions(one, one.program()) if "finer granule" in text] for one in resolved]
     assert [len(texts) for texts in said] == [0, 1, 0]
     assert "stores to 15 peers from one SM, whose room holds 7 of the granules of 4 KiB" in said[1][0]
+
+
+MESH = {"interconnect.kind": "direct", "interconnect.drain_rate": None, "interconnect.link_rate": "50 GB/s"}
+RING = {**MESH, "interconnect.kind": "ring", "interconnect.hop_latency": "0.2 us"}
+CUBE = {**RING, "interconnect.kind": "hybrid_cube_mesh"}
+PAIRS = [{"between": [a, b], "rate": "50 GB/s"} for a in range(8) for b in range(a)]
+LINKS = {"interconnect.kind": "custom", "interconnect.drain_rate": None, "interconnect.links": PAIRS}
+LEAF = {**LINKS, "interconnect.links": [{"between": ["0-7", "leaf"], "rate": "350 GB/s"}]}
+
+
+def on(wiring, base="hgx-h100"):
+    return {"base": base, "overrides": wiring}
+
+
+def attention(machine, granule="1 KiB", **workload):
+    sizes = {"kind": "attention_a2a", "heads": 64, "kv_heads": 8, "tokens": 2048, "gpus": 8, "causal": True}
+    resolved = load_scenario({"question": "?", "machine": machine, "granule": granule, "workload": {**sizes, **workload}})
+    return cautions(resolved, resolved.program())
+
+
+def test_so_is_that_of_attention():
+    """30 KiB of an SM hold 1 granule of 16 KiB; on links of its own each of 7 peers could take one at a time."""
+    mesh = on(MESH | {"interconnect.collective_rate": "350 GB/s"})
+    [sentence] = attention(mesh, "16 KiB", policy="serial")
+    assert "stores to 7 peers from one SM, whose room holds 1 of the granules of 16 KiB" in sentence
+    assert not attention(mesh, "4 KiB", policy="serial")
+    assert not [text for text in attention("hgx-h100", "16 KiB", policy="serial") if "granule" in text]
+
+
+@pytest.mark.parametrize("policy", [{"name": "piggyback"}, {"name": "comm_warp"}, {"name": "reserved_sms", "sms": 8}])
+def test_output_rows_of_one_owner_at_a_time_are_named_where_gpus_have_links_of_their_own(policy):
+    for machine, gpus in (("hgx-h100-rails", 16), (on(MESH), 8)):
+        [sentence] = attention(machine, gpus=gpus, policy=policy)
+        assert "all ranks send to one owner of rows, or to a few, at a time" in sentence
+        assert "rotation: true" in sentence
+        assert not attention(machine, gpus=gpus, policy=policy | {"rotation": True})
+    assert not attention("hgx-h100", policy=policy)
+    assert not attention(on(MESH), gpus=8, policy="compute_only")
+
+
+@pytest.mark.parametrize("wiring", [MESH, RING, CUBE, LINKS])
+@pytest.mark.parametrize(
+    ("operation", "algorithm", "policy", "does"),
+    [
+        ("gemm_ar", "in_switch", "fused", "adds up"),
+        ("gemm_ar", "in_switch", "serial", "adds up"),
+        ("gemm_ar", "multicast", "fused", "copies"),
+        ("gemm_ar", "one_shot", "reshaped", "copies"),
+        ("ag_gemm", "multicast", "fused", "copies"),
+    ],
+)
+def test_an_algorithm_that_needs_a_switch_is_named_where_there_is_none(wiring, operation, algorithm, policy, does):
+    how = {"operation": operation, "algorithm": algorithm, "policy": policy, "m": 1024}
+    [sentence] = [text for text in gemm(on(wiring), **how) if "switch" in text]
+    assert sentence.startswith(f"{algorithm} needs a switch that {does}, and only links join GPUs here")
+
+
+@pytest.mark.parametrize(
+    ("wiring", "how"),
+    [
+        (MESH, {"algorithm": "two_shot", "policy": "fused"}),
+        (MESH, {"algorithm": "multicast", "policy": "serial"}),  # sends as every collective of its own
+        (MESH, {"algorithm": "in_switch", "policy": "compute_only"}),
+        (LEAF, {"algorithm": "in_switch", "policy": "fused"}),
+        ({}, {"algorithm": "multicast", "policy": "fused"}),
+    ],
+)
+def test_and_not_where_there_is_one_or_none_is_needed(wiring, how):
+    assert not [text for text in gemm(on(wiring), operation="gemm_ar", m=1024, **how) if "switch" in text]
 
 
 def test_gemms_of_a_block_are_named():
@@ -250,8 +349,11 @@ def test_what_a_schedule_between_nodes_is_not():
     assert not [text for text in on_two(operation="gemm_ar", policy="serial") if "nodes" in text]
     [sentence] = on_two(operation="gemm_ar")
     assert "each tile crosses on its own, and its sum to each rank" in sentence
-    [sentence] = on_two(operation="gemm_ar", algorithm="in_switch")
-    assert "no NVLink switch adds up across them" in sentence
+    for algorithm, does in (("in_switch", "adds up"), ("multicast", "copies"), ("one_shot", "copies")):
+        [sentence] = on_two(operation="gemm_ar", algorithm=algorithm)
+        assert f"no NVLink switch {does} across them, as {algorithm} does here" in sentence
+    assert not [text for text in on_two(operation="ag_gemm", algorithm="multicast") if "switch" in text]
+    assert not [text for text in on_two(operation="gemm_ar", algorithm="one_shot", policy="serial") if "switch" in text]
     [sentence] = gemm("hgx-h100-rails", gpus=12, m=8256, k=30720, policy="serial")
     assert "12 ranks are no whole nodes of 8" in sentence
     assert not gemm("hgx-h100-rails", gpus=8, m=8192, operation="gemm_ar")

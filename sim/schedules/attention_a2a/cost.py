@@ -103,8 +103,7 @@ def tile_times(costs: AttentionCosts, tile: Tile, shape: Attention) -> TileTimes
 
 def _tile_bytes(tile: Tile, shape: Attention) -> float:
     """What a tile must move between HBM and the SMs: Q, O, and its share of K and V, which all tiles of a KV head read."""
-    heads_of_kv = max(1, shape.heads // shape.n_kv_heads)
-    keys = shape.tokens / tile.blocks(shape.tokens) / min(heads_of_kv, shape.local_heads)
+    keys = shape.tokens / tile.blocks(shape.tokens) / shape.heads_sharing_kv
     moved = tile.block_m * shape.head_dim + keys * (shape.head_dim + shape.output_dim)
     return moved * shape.input_bytes + tile.block_m * shape.output_dim * ELEMENT_BYTES
 

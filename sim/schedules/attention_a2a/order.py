@@ -16,8 +16,8 @@ def tile_order(shape: Attention, tile: Tile, rank: int, rotation: bool) -> tuple
 
     Non-causal kernels run m-blocks fastest, then heads. Causal ones take the longest first: heads run fastest inside a
     section of heads whose K and V fit into L2, then m-blocks from the last one down.
-    A section of few heads spreads the tiles of one moment over many m-blocks and so over receivers. With fewer K and V heads
-    than query heads a section has more of them: all SMs of all ranks then work at the same rows, and aim at their owner.
+    A section of few heads spreads the tiles of one moment over many m-blocks and so over receivers. Where query heads share
+    K and V a section has more of them: all SMs of all ranks then work at the same rows, and aim at their owner.
     With `rotation` a rank comes to its own rows last: it begins each head at those of rank + 1, or where m-blocks run down
     of rank - 1.
     """
@@ -34,10 +34,18 @@ def tile_order(shape: Attention, tile: Tile, rank: int, rotation: bool) -> tuple
 
 
 def heads_per_section(shape: Attention, tile: Tile) -> int:
-    """Query heads whose K and V fit into the kernel's section of L2, at least one; heads that share K and V count once."""
+    """Query heads of a rank that are worked through together: those of as many K and V heads as fit into the kernel's
+    section of L2, rounded down to a power of two, at least one. A kernel that counts query heads takes each to have K and V
+    of its own.
+
+    Sources, in https://github.com/Dao-AILab/flash-attention: `DynamicPersistentTileScheduler` of hopper/tile_scheduler.hpp
+    and `SingleTileLPTScheduler` of flash_attn/cute/tile_scheduler.py. Sections count through the heads of all sequences, so
+    one may hold heads of two sequences.
+    """
     kv_bytes = shape.tokens * (shape.head_dim + shape.output_dim) * shape.input_bytes
-    sharing = shape.heads // shape.n_kv_heads
-    return max(1, tile.l2_section // kv_bytes) * sharing
+    fitting = max(1, tile.l2_section // kv_bytes)
+    kv_heads = 1 << (fitting.bit_length() - 1)
+    return kv_heads * (shape.heads_sharing_kv if tile.sections_of_groups else 1)
 
 
 def owner_bytes(shape: Attention, tile: Tile) -> Ints:

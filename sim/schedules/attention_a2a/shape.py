@@ -75,6 +75,11 @@ class Attention:
         return self.heads // self.ranks
 
     @property
+    def heads_sharing_kv(self) -> int:
+        """Query heads of a rank that share one K and V head: fewer than of all ranks where that head is replicated."""
+        return min(self.heads // self.n_kv_heads, self.local_heads)
+
+    @property
     def local_tokens(self) -> int:
         """Tokens whose output one rank owns, of each sequence."""
         return self.tokens // self.ranks
@@ -96,7 +101,8 @@ class Attention:
 
     def tile(self, family: Family) -> Tile:
         sizes = (family, self.head_dim, self.output_dim)
-        return tile_of(*sizes, causal=self.causal, tokens=self.tokens, inputs=self.inputs)
+        sharing = self.heads_sharing_kv
+        return tile_of(*sizes, causal=self.causal, tokens=self.tokens, inputs=self.inputs, heads_sharing_kv=sharing)
 
 
 @dataclass(frozen=True)

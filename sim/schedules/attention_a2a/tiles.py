@@ -50,6 +50,8 @@ _FA4_MULTIPLE = 16
 """FA4 pads head dims to a multiple of it, one k-step of the MMA."""
 _FA4_WIDEST_VALUES = 128
 """Beside keys of at most as many columns; values of wider heads are no wider than these."""
+_FA4_PACKED_ROWS = 128
+"""Rows of a tile for which whole groups of query heads that share K and V are packed."""
 _PORTABLE_BLOCKS = {64: (128, 64), 128: (128, 64)}  # head dim: (block_m, block_n)
 
 
@@ -75,6 +77,7 @@ class Tile:
     head_dim: int
     value_dim: int
     softmax_share: float = 1.0
+    sections_of_groups: bool = True
 
     @property
     def rows_per_store(self) -> int:
@@ -91,12 +94,20 @@ class Tile:
 
 
 def tile_of(
-    family: Family, head_dim: int, value_dim: int, *, causal: bool, tokens: int, inputs: Inputs = "bf16"
+    family: Family,
+    head_dim: int,
+    value_dim: int,
+    *,
+    causal: bool,
+    tokens: int,
+    inputs: Inputs = "bf16",
+    heads_sharing_kv: int = 1,
 ) -> Tile:
     """The tile that the family's kernel takes. Head dims between those of the table are padded to the next one, in FA4 to
-    a multiple of 16.
+    a multiple of 16. `heads_sharing_kv` is how many query heads of a rank share a K and V head.
 
-    Not modelled: paged, local and split variants, the transposition of V inside FP8 kernels, FP8 in FA4. Where tiles are
+    Not modelled: paged, local and split variants, the transposition of V inside FP8 kernels, FP8 in FA4, and tiles that are
+    packed from the rows of several query heads; only the order in which packed tiles go through heads is. Where tiles are
     handed out, the CTAs of a pair are taken one by one.
     Raises `InputError` if the family is unknown or has no kernel for the head dim, or none for these values beside it.
     """
@@ -120,7 +131,7 @@ def tile_of(
         return _fa3(size, value_size, causal, tokens, inputs == "fp8")
     if size == 256:
         return _fa4_256(head_dim, value_dim)
-    return _fa4(_fa4_padded(head_dim), _fa4_padded(value_dim), causal, tokens)
+    return _fa4(_fa4_padded(head_dim), _fa4_padded(value_dim), causal, tokens, heads_sharing_kv)
 
 
 def _value_dims(family: Family, head_dim: int) -> tuple[int, ...]:
@@ -153,8 +164,12 @@ def _fa3(head_dim: int, value_dim: int, causal: bool, tokens: int, fp8: bool) ->
     )
 
 
-def _fa4(head_dim: int, value_dim: int, causal: bool, tokens: int) -> Tile:
-    """Two tiles of 128 rows that take turns. With head dim 192 the output lies over Q, and no CTA is persistent."""
+def _fa4(head_dim: int, value_dim: int, causal: bool, tokens: int, heads_sharing_kv: int) -> Tile:
+    """Two tiles of 128 rows that take turns. With head dim 192 the output lies over Q, and no CTA is persistent.
+
+    Query heads that share K and V are packed into the rows of one tile where 128 rows hold whole groups of them, and the
+    scheduler then counts groups. It counts query heads where they are not packed (`pack_gqa` of interface.py).
+    """
     stores = 2 if tokens > 128 else 1
     paired = head_dim in _FA4_PAIRED and value_dim == 128 and not causal and tokens > 256
     return Tile(
@@ -168,6 +183,7 @@ def _fa4(head_dim: int, value_dim: int, causal: bool, tokens: int) -> Tile:
         l2_section=50 * MIB if causal else 0,
         head_dim=head_dim,
         value_dim=value_dim,
+        sections_of_groups=_FA4_PACKED_ROWS % heads_sharing_kv == 0,
     )
 
 

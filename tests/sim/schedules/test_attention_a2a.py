@@ -137,6 +137,60 @@ def test_a_section_holds_the_heads_whose_keys_and_values_fit_into_l2():
     assert set(head[: len(head) // 2]) == {0, 1}
 
 
+def first_section(shape, family):
+    """Query heads of rank 0 that are worked through before any other."""
+    tile = shape.tile(family)
+    _, block = tile_order(shape, tile, 0, False)
+    again = np.flatnonzero(block == tile.blocks(shape.tokens) - 1)
+    return int((again < np.flatnonzero(block == 0)[0]).sum())
+
+
+@pytest.mark.parametrize(
+    ("family", "tokens", "heads"),
+    [
+        ("fa4", 8192, 8),  # 12 would fit
+        ("fa4", 16384, 4),  # 6 would fit
+        ("fa4", 32768, 2),  # 3 would fit
+        ("fa4", 12800, 8),  # just 8 fit
+        ("fa4", 65536, 1),
+        ("fa4", 262144, 1),  # none fits
+        ("fa3", 10240, 4),  # 6 would fit
+        ("fa3", 20480, 2),  # 3 would fit
+        ("fa3", 32768, 2),
+    ],
+)
+def test_a_section_holds_a_power_of_two_of_heads(family, tokens, heads):
+    """K and V of a head are 512 B a token here; `swizzle` of both schedulers (50 MiB in flash_attn/cute/tile_scheduler.py,
+    32 MiB in hopper/tile_scheduler.hpp)."""
+    assert first_section(Attention(tokens, 16, causal=True, family=family), family) == heads
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "fa3", "fa4"),
+    [
+        (64, 64, 2, 2),
+        (64, 32, 4, 4),  # two query heads share: FA3 counts two for each of K and V, FA4 packs both into one
+        (64, 8, 8, 8),  # all 8 of a rank
+        (96, 32, 6, 2),  # three share: FA4 cannot pack them into 128 rows, and counts each alone
+        (40, 8, 5, 2),
+        (96, 4, 12, 2),  # 24 share, of which a rank has 12
+        (128, 4, 16, 16),  # 32 share, of which a rank has 16
+    ],
+)
+def test_query_heads_that_share_keys_and_values_are_in_one_section_as_the_kernel_counts_them(heads, kv_heads, fa3, fa4):
+    """Two heads of K and V fit into 32 MiB with 32768 tokens, and 3 into 50 MiB."""
+    for family, expected in (("fa3", fa3), ("fa4", fa4)):
+        shape = Attention(32768, heads, kv_heads=kv_heads, ranks=8, causal=True, family=family)
+        assert first_section(shape, family) == expected
+
+
+def test_a_section_may_hold_heads_of_two_sequences():
+    """16384 tokens, FA3: 4 K and V heads fit. A rank has 2 in each sequence, for 4 query heads each: 16 of two sequences."""
+    shape = Attention(16384, 64, kv_heads=16, ranks=8, batch=4, causal=True)
+    head, _ = tile_order(shape, shape.tile("fa3"), 0, False)
+    assert set(head[: len(head) // 2]) == set(range(16))
+
+
 def test_a_rotated_rank_begins_with_the_rows_of_the_next_and_ends_with_its_own():
     shape = Attention(1024, 4, ranks=4)
     tile = tile_of("fa3", 128, 128, causal=False, tokens=1024)
