@@ -18,14 +18,16 @@ from ..sim.checked import Checked
 from ..sim.machine import Machine
 from ..sim.quantities import Count, Rate, Text, Time
 from .attention_models import attention_model
-from .workload import PolicyChoice, Setting, Workload, choice_by, needs_model_or_sizes
+from .workload import PolicyChoice, Setting, Value, Workload, choice_by, needs_model_or_sizes
 
 if TYPE_CHECKING:
     from ..sim.program import Program
     from ..sim.schedules import attention_a2a
 
 SIZES = ("heads", "tokens")
-ROTATION = Setting("rotation", "each rank begins with the rows of the next", 0, 1, flag=True)
+_PLAIN = {"sms": "reserved_sms", "launch": "launch_ps", "a2a": "a2a_kbs", "permute": "permute_kbs"}
+"""What the schedule calls the keys of a policy that it has other names for."""
+ROTATION = Setting("rotation", "each rank begins with the rows of the next", (False, True))
 
 
 class Simple(Checked):
@@ -33,9 +35,6 @@ class Simple(Checked):
 
     name: Literal["compute_only", "comm_warp"]
     rotation: bool = False
-
-    def terms(self) -> dict[str, Any]:
-        return {"rotation": self.rotation}
 
 
 class Piggyback(Checked):
@@ -45,9 +44,6 @@ class Piggyback(Checked):
     rotation: bool = False
     own_staging: bool = False
 
-    def terms(self) -> dict[str, Any]:
-        return {"rotation": self.rotation, "own_staging": self.own_staging}
-
 
 class ReservedSms(Checked):
     """`sms` SMs copy finished tiles to their owners and compute nothing."""
@@ -55,9 +51,6 @@ class ReservedSms(Checked):
     name: Literal["reserved_sms"]
     sms: Count
     rotation: bool = False
-
-    def terms(self) -> dict[str, Any]:
-        return {"rotation": self.rotation, "reserved_sms": self.sms}
 
 
 class Serial(Checked):
@@ -67,9 +60,6 @@ class Serial(Checked):
     launch: Time | None = None
     a2a: Rate | None = None
     permute: Rate | None = None
-
-    def terms(self) -> dict[str, Any]:
-        return {"launch_ps": self.launch, "a2a_kbs": self.a2a, "permute_kbs": self.permute}
 
 
 Policy = Annotated[Simple | Piggyback | ReservedSms | Serial, Field(discriminator="name"), choice_by("name")]
@@ -122,11 +112,12 @@ class AttentionWorkload(Workload):
     def plain_policy(self) -> attention_a2a.Policy:
         from ..sim.schedules.attention_a2a import Policy as PlainPolicy
 
-        return PlainPolicy(self.policy.name, **self.policy.terms())
+        return PlainPolicy(**{_PLAIN.get(key, key): value for key, value in self.policy})
 
     def policies(self, machine: Machine, seed: int) -> Mapping[str, PolicyChoice]:
-        sms = Setting("sms", "SMs that only copy", 1, max(1, machine.sms // 4), usual=min(8, machine.sms))
-        staging = Setting("own_staging", "a buffer of its own for the output tile", 0, 1, flag=True)
+        most = max(1, machine.sms // 4)
+        sms = Setting("sms", "SMs that only copy", range(1, most + 1), usual=min(8, most))
+        staging = Setting("own_staging", "a buffer of its own for the output tile", (False, True))
         return {
             "serial": PolicyChoice("attention, then an All-to-All of its own"),
             "comm_warp": PolicyChoice("a warp of each SM copies finished tiles to their owners", (ROTATION,)),
@@ -134,7 +125,7 @@ class AttentionWorkload(Workload):
             "piggyback": PolicyChoice("the store of each tile goes to its owner at once", (staging, ROTATION)),
         }
 
-    def with_policy(self, name: str, parameters: Mapping[str, int | bool | str]) -> Self:
+    def with_policy(self, name: str, parameters: Mapping[str, Value]) -> Self:
         """As for every workload; what this one says about `rotation` goes for the other policy too."""
         kept = {"rotation": True} if name != "serial" and getattr(self.policy, "rotation", False) else {}
         return super().with_policy(name, kept | dict(parameters))

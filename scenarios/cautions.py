@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..sim import program as p
 from ..sim.units import format_size, gbs
 from .attention import AttentionWorkload
+from .latency_cautions import latency_cautions
 from .loader import Resolved
 from .tensor_parallel import TensorParallelWorkload
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..sim.program import Program
     from ..sim.schedules.attention_a2a import Attention
     from ..sim.schedules.tensor_parallel import TensorParallel
+    from ..sim.topology import Fabric
     from ..sim.trace import Trace
     from .workload import PolicyChoice, Workload
 
@@ -54,6 +56,7 @@ def cautions(resolved: Resolved, program: Program, trace: Trace | None = None) -
         *_unchanged_rates(machine, changed, gpus, rates),
         *_assumed_rates(machine, gpus, rates),
         *_above_the_links(given),
+        *latency_cautions(machine, _fabric(resolved), changed, getattr(workload, "producers", machine.sms)),
         *([] if workload.kind == "burst_train" else _other_sms(changed)),
         *_gpus_left_out(resolved),
         *(_across_nodes(machine, gpus) if workload.kind == "megamoe" else []),
@@ -62,6 +65,12 @@ def cautions(resolved: Resolved, program: Program, trace: Trace | None = None) -
         *(_too_coarse(machine, workload, resolved.scenario.granule) if workload.policy_name == "serial" else []),
         *([] if trace is None else _one_rank_for_all(resolved, trace)),
     ]
+
+
+def _fabric(resolved: Resolved) -> Fabric:
+    """The wiring of all GPUs, also where one stands for all."""
+    workload = resolved.scenario.workload
+    return resolved.machine.fabric(workload.gpus) if workload.is_mirrored else resolved.fabric()
 
 
 def block_cautions(

@@ -4,8 +4,8 @@ disturb:
   slow_gpu: {gpu: 3, factor: 1.2}                    # its computing takes 1.2 times as long
   late_gpu: {gpu: 5, by: 20 us}                      # all of it starts 20 us later
   degraded_link: {gpu: 1, factor: 0.5}               # all ports of a GPU at half their rate; or
-  # degraded_link: {between: [0, 1], factor: 0.5}    # one link, where the topology has links
-  # each may also be a list of such mappings
+  # degraded_link: {between: [0, 1], factor: 0.5}    # one link, where the topology has links; '0-3': each of a range
+  # each may also be a list of such mappings; a port that several name has the smallest of their factors
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..sim.checked import Checked, refusal
-from ..sim.interconnect import End
+from ..sim.interconnect import End, joined
 from ..sim.quantities import CountOrZero, Efficiency, Time
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ class LateGpu(Checked):
 
 
 class DegradedLink(Checked):
-    """All ports of a `gpu`, or the link `between` two nodes, at `factor` of their rate."""
+    """All ports of a `gpu`, or the link `between` two nodes, at `factor` of their rate.
+
+    An end that is a range of GPUs means the link of each of them; each has to be there.
+    """
 
     gpu: CountOrZero | None = None
     between: tuple[End, End] | None = None
@@ -82,14 +85,20 @@ class Disturbance(Checked):
         """`fabric` with degraded ports. Raises `InputError` for a link that is not there."""
         if not self.degraded_link:
             return fabric
-        from ..sim.disturb import degraded_gpu, degraded_link
+        from ..sim.disturb import degraded, ports_of_gpu, ports_of_link
 
+        factors = []
         for link in self.degraded_link:
             if link.between is not None:
-                fabric = degraded_link(fabric, *link.between, link.factor)
+                factors += [(ports_of_link(fabric, *ends), link.factor) for ends in joined(link.between)]
             elif link.gpu is not None:
-                fabric = degraded_gpu(fabric, link.gpu, link.factor)
-        return fabric
+                factors.append((ports_of_gpu(fabric, link.gpu), link.factor))
+        return degraded(fabric, factors)
+
+    @property
+    def least_factor(self) -> float:
+        """The least that a degraded port has left of its rate."""
+        return min((link.factor for link in self.degraded_link), default=1.0)
 
     def gpus(self) -> Iterator[tuple[str, int]]:
         """Every GPU that is named, with the key that names it."""

@@ -1,7 +1,6 @@
 """From a scenario's name, file or mapping to everything that a run needs.
 
-load(...)          the file, with overrides, checked: a `Resolved`
-resolve(scenario)  the same for a Scenario that was made in Python
+load_scenario(...) the file, with overrides, checked: a `Resolved`
 build_program(...) its Program and Fabric
 """
 
@@ -23,7 +22,7 @@ from .document import Document, literal, parse, read, split_path
 from .machine_files import File, machine_from, shorter_first
 from .model_errors import named_as_written
 from .schema import Scenario
-from .workloads import WORKLOADS
+from .workloads import WORKLOADS, BurstTrainWorkload
 
 if TYPE_CHECKING:
     from ..sim.program import Program
@@ -56,8 +55,11 @@ class Resolved:
             return self.scenario.disturb.of_fabric(self.scenario.workload.fabric(self.machine, self.scenario.granule))
 
     def program(self) -> Program:
-        with named_as_written(self.scenario.workload, self.places):
-            return self.scenario.disturb.of_program(self.scenario.workload.build(self.machine, self.scenario.seed))
+        workload, seed, disturb = self.scenario.workload, self.scenario.seed, self.scenario.disturb
+        with named_as_written(workload, self.places):
+            if isinstance(workload, BurstTrainWorkload):
+                return disturb.of_program(workload.build(self.machine, seed, disturb.least_factor))
+            return disturb.of_program(workload.build(self.machine, seed))
 
     def policies(self) -> Mapping[str, PolicyChoice]:
         """The policies that the workload can be given on this machine."""
@@ -65,7 +67,7 @@ class Resolved:
             return self.scenario.workload.policies(self.machine, self.scenario.seed)
 
 
-def load(
+def load_scenario(
     scenario: str | FilePath | Mapping[str, Any] | Scenario,
     overrides: Mapping[str, Any] | None = None,
     label: str = "override",
@@ -87,7 +89,7 @@ def load(
 def load_document(
     document: Document, file: File | None, changes: Mapping[str, Document], label: str = "override"
 ) -> Resolved:
-    """As `load`, for a scenario that was read already, and changes that know their place.
+    """As `load_scenario`, for a scenario that was read already, and changes that know their place.
 
     A shorter path is applied before a longer one, such as `machine` before a number of it, in whatever order they come.
     A file that is named in a file is looked for beside that one; one named by an option or a call, in the working folder.
@@ -99,14 +101,9 @@ def load_document(
     return _resolved(checked, document, file)
 
 
-def resolve(scenario: Scenario) -> Resolved:
-    """A scenario with its machine. Raises `InputError` if the machine is unknown or does not fit."""
-    return load(scenario)
-
-
 def build_program(scenario: Scenario | Resolved) -> tuple[Program, Fabric]:
     """The schedule of a scenario, and the fabric that it runs on."""
-    resolved = resolve(scenario) if isinstance(scenario, Scenario) else scenario
+    resolved = load_scenario(scenario) if isinstance(scenario, Scenario) else scenario
     return resolved.program(), resolved.fabric()
 
 

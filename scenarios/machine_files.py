@@ -20,6 +20,7 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from ..sim.checked import Place, closest
+from ..sim.interconnect import A_LINK
 from ..sim.machine import PARTS, Machine
 from . import catalogue
 from .document import Document, literal, read, split_path
@@ -131,6 +132,10 @@ def _change(path: str, change: Document) -> Document:
     """The top layer that one override makes."""
     place = change.place(())
     keys = split_path(path, place.option or "overrides")
+    if keys[:2] == ("interconnect", "links") and len(keys) > 2:
+        raise place.error(
+            "is one link of a list, which changes as a whole", keys, allowed=f"interconnect.links, {A_LINK}"
+        )
     if keys[0] not in PARTS or len(keys) > 2:
         known = [f"{part}.{name}" for part in PARTS for name in Machine.model_fields[part].annotation.model_fields]  # type: ignore[union-attr]
         raise place.error(

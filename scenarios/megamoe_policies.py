@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
-from .workload import PolicyChoice, Setting
+from .workload import PolicyChoice, Ring, Setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,35 +39,34 @@ def choices(machine: Machine, shape: MegaMoe, release: Release, rows: NDArray[np
     warm_up = -(-blocks * (kernel.l1_n_blocks // kernel.cluster) // kernel.groups)
 
     def lead(ready: bool) -> Setting:
-        """The row lead D, whose rows stand between L1 and L2 in a ring with the inputs of both."""
+        """The row lead D, whose rows stand between L1 and L2 in the smallest ring that it can do with, with both inputs."""
         held = -(-TASKS_HELD * kernel.groups // (kernel.l1_n_blocks // kernel.cluster))
         row = shape.format.activation_bytes(shape.hidden) + shape.format.activation_bytes(shape.intermediate)
 
-        def room(rows: int) -> int:
-            ring = ring_of_lead(-(-rows // kernel.block_m)) + held * ready
-            return min(blocks, ring) * kernel.block_m * row
+        def ring(rows: int) -> Ring:
+            m_blocks = ring_of_lead(-(-rows // kernel.block_m)) + held * ready
+            return Ring(m_blocks, m_blocks * kernel.block_m * row)
 
-        most = blocks * kernel.block_m
-        meaning = "rows (D) by which L1 leads L2"
-        return Setting("lead_rows", meaning, 0, most, step=kernel.block_m, is_lead=True, room=room)
+        leads = range(0, blocks * kernel.block_m + 1, kernel.block_m)
+        return Setting("lead_rows", "rows (D) by which L1 leads L2", leads, ring=ring)
 
     return {
         "unfused": unfused(machine, shape),
         "expert_wave": PolicyChoice(
             "all L1 tiles of a wave of experts, then all their L2 tiles",
-            (Setting("experts_per_wave", "experts in a wave", 1, shape.local_experts),),
+            (Setting("experts_per_wave", "experts in a wave", range(1, shape.local_experts + 1)),),
         ),
         "split": PolicyChoice("two launches: dispatch and the first GEMM, then the second, return and combine"),
         "lag": PolicyChoice(
             "L2 units a fixed distance behind L1 units",
             (
-                Setting("lag", "units by which L2 lags L1", 0, units),
-                Setting("group", "L2 units done back to back", 1, min(LONGEST_GROUP, units)),
+                Setting("lag", "units by which L2 lags L1", range(units + 1)),
+                Setting("group", "L2 units done back to back", range(1, min(LONGEST_GROUP, units) + 1)),
             ),
         ),
         "alternating": PolicyChoice(
             "L2 and L1 tasks in turn, after some L1 tasks alone",
-            (Setting("warm_up", "L1 tasks that each cluster does first", 1, max(1, warm_up)),),
+            (Setting("warm_up", "L1 tasks that each cluster does first", range(1, max(1, warm_up) + 1)),),
         ),
         "interleaved": PolicyChoice("L2 as soon as L1 leads it by D rows, else L1", (lead(False),)),
         "interleaved_ready": PolicyChoice("the same, but L2 only once its inputs are there", (lead(True),)),
@@ -79,7 +78,6 @@ def unfused(machine: Machine, shape: MegaMoe) -> PolicyChoice:
     from ..sim.schedules.megamoe.shape import GroupedGemm
     from ..sim.tile_cost import needed
 
-    layouts: tuple[str, ...] = get_args(GroupedGemm)
-    gemm = Setting("gemm", "layout of rows of DeepGEMM's grouped GEMM", 0, len(layouts) - 1, names=layouts)
+    gemm = Setting("gemm", "layout of rows of DeepGEMM's grouped GEMM", get_args(GroupedGemm))
     has_gemms = needed(machine, "kernels") == "sm90" and shape.format.weight_bits > 4
     return PolicyChoice("separate kernels for dispatch, both GEMMs and the return", (gemm,) * has_gemms)

@@ -15,17 +15,15 @@ scenarios/loader.py reads it and joins it with its machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ..sim.checked import Checked, refusal
 from ..sim.quantities import Size, Text
+from ..sim.run_options import EngineName, TraceLevel
 from .disturbance import Disturbance
 from .workloads import AnyWorkload
-
-Engine = Literal["simpy", "compiled"]
-TraceLevel = Literal["off", "summary", "full"]
 
 
 def _off(value: Any) -> Any:
@@ -55,14 +53,14 @@ class MachineChoice(Checked):
 
 
 class Scenario(Checked):
-    """A scenario as it is written; `resolve` in scenarios/loader.py gives it its machine."""
+    """A scenario as it is written; `load_scenario` in scenarios/loader.py gives it its machine."""
 
     name: Text
     question: Annotated[Text, AfterValidator(one_line)]
     machine: MachineChoice
     workload: AnyWorkload
     granule: Size | None = None
-    engine: Engine = "compiled"
+    engine: EngineName = "compiled"
     trace: Annotated[TraceLevel, BeforeValidator(_off)] = "summary"
     seed: Annotated[int, Field(strict=True, ge=0)] = 0
     disturb: Disturbance = Field(default_factory=Disturbance)

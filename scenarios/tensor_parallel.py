@@ -12,7 +12,7 @@ workload:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -31,9 +31,6 @@ class Plain(Checked):
 
     name: Literal["compute_only", "fused"]
 
-    def terms(self) -> dict[str, Any]:
-        return {}
-
 
 class Reshaped(Checked):
     """Fused, with rows shifted by rank, or dealt over owners where GPUs do not meet on one switch, and each store in
@@ -43,18 +40,12 @@ class Reshaped(Checked):
     name: Literal["reshaped"]
     pieces: Count = 4
 
-    def terms(self) -> dict[str, Any]:
-        return {"pieces": self.pieces}
-
 
 class ReservedSms(Checked):
     """`sms` SMs move the data and compute nothing."""
 
     name: Literal["reserved_sms"]
     sms: Count
-
-    def terms(self) -> dict[str, Any]:
-        return {"reserved_sms": self.sms}
 
 
 class Serial(Checked):
@@ -64,13 +55,14 @@ class Serial(Checked):
     launch: Time | None = None
     collective: Rate | None = None
 
-    def terms(self) -> dict[str, Any]:
-        return {"launch_ps": self.launch, "collective_kbs": self.collective}
-
 
 Policy = Annotated[Plain | Reshaped | ReservedSms | Serial, Field(discriminator="name"), choice_by("name")]
 
 
+MOST_PIECES = 16
+"""Pieces of a tile's store that `reshaped` is tried with."""
+_PLAIN = {"sms": "reserved_sms", "launch": "launch_ps", "collective": "collective_kbs"}
+"""What the schedule calls the keys of a policy that it has other names for."""
 _OPERATIONS = {"gemm_rs": "GEMM + ReduceScatter", "ag_gemm": "AllGather + GEMM", "gemm_ar": "GEMM + AllReduce"}
 
 
@@ -116,10 +108,11 @@ class TensorParallelWorkload(Workload):
     def plain_policy(self) -> tensor_parallel.Policy:
         from ..sim.schedules.tensor_parallel import Policy as PlainPolicy
 
-        return PlainPolicy(self.policy.name, **self.policy.terms())
+        return PlainPolicy(**{_PLAIN.get(key, key): value for key, value in self.policy})
 
     def policies(self, machine: Machine, seed: int) -> Mapping[str, PolicyChoice]:
-        sms = Setting("sms", "SMs that only move data", 1, max(1, machine.sms // 4), usual=min(16, machine.sms))
+        most = max(1, machine.sms // 4)
+        sms = Setting("sms", "SMs that only move data", range(1, most + 1), usual=min(16, most))
         return {
             "serial": PolicyChoice("the GEMM, then a collective of its own"),
             "fused": PolicyChoice("the store of each tile goes to its owner at once"),
@@ -127,7 +120,7 @@ class TensorParallelWorkload(Workload):
             "reshaped": PolicyChoice(
                 "rows shifted by rank, or dealt over owners where GPUs do not meet on one switch, and each store moved into "
                 "the next main loop, in one or more pieces",
-                (Setting("pieces", "pieces of a tile's store", 1, 16),),
+                (Setting("pieces", "pieces of a tile's store", range(1, MOST_PIECES + 1)),),
             ),
         }
 

@@ -7,9 +7,9 @@ A workload that can run under several policies says so in `policies`: `compare` 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 End = Literal["makespan", "sender_visible"]
 """An end of a run: when the last lane is free (sender-visible), or the later one of that and of the last byte's arrival."""
+Value: TypeAlias = int | bool | str
+"""Of a setting, as it stands in a scenario."""
 
 
 def choice_by(key: str) -> BeforeValidator:
@@ -59,31 +61,31 @@ def needs_model_or_sizes(data: Any, sizes: tuple[str, ...], known: Iterable[str]
 
 
 @dataclass(frozen=True)
+class Ring:
+    """Room for m-blocks between L1 and L2, and the bytes of symmetric memory that it takes."""
+
+    m_blocks: int
+    room_bytes: int
+
+
+@dataclass(frozen=True)
 class Setting:
-    """A whole number of a policy, `key` in the scenario, that a person can choose: low, low + step, ... up to high.
+    """What a person can choose of a policy: `key` in the scenario, and its `values` as they stand there, in order.
 
     `meaning` is what it is called where the kernel is written. `usual` is the value where the policy needs one and nobody
-    chose; None: the policy chooses for itself. A `flag` is 0 or 1 here and false or true in the scenario, where one of
-    `names` stands for its place among them. `is_lead` marks a row lead D, whose smallest good value is the knee; `room`
-    gives the bytes of buffers that a value needs.
+    chose; None: the policy chooses for itself. `ring` marks a row lead D, whose smallest good value is the knee: it gives
+    the ring that a lead is tried with.
     """
 
     key: str
     meaning: str
-    low: int
-    high: int
-    step: int = 1
-    usual: int | None = None
-    flag: bool = False
-    names: tuple[str, ...] = ()
-    is_lead: bool = False
-    room: Callable[[int], int] | None = None
+    values: Sequence[Value]
+    usual: Value | None = None
+    ring: Callable[[int], Ring] | None = None
 
-    def written(self, value: int) -> int | bool | str:
-        """A value as it stands in a scenario."""
-        if self.names:
-            return self.names[value]
-        return bool(value) if self.flag else value
+    def given(self, value: Any) -> dict[str, Any]:
+        """What is written into the scenario for a value: it and, of a row lead, the ring."""
+        return {self.key: value} | ({} if self.ring is None else {"ring_m_blocks": self.ring(value).m_blocks})
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,9 @@ class PolicyChoice:
     meaning: str
     settings: tuple[Setting, ...] = ()
 
-    def usual(self) -> dict[str, int | bool | str]:
+    def usual(self) -> dict[str, Value]:
         """What has to be given where nobody chose."""
-        return {s.key: s.written(s.usual) for s in self.settings if s.usual is not None}
+        return {s.key: s.usual for s in self.settings if s.usual is not None}
 
 
 class Workload(Checked):
@@ -148,7 +150,7 @@ class Workload(Checked):
         """
         return {}
 
-    def with_policy(self, name: str, parameters: Mapping[str, int | bool | str]) -> Self:
+    def with_policy(self, name: str, parameters: Mapping[str, Value]) -> Self:
         """The same under another policy. Raises `InputError` for a name or parameter that it does not have."""
         return self._with(policy={"name": name, **parameters})
 

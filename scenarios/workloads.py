@@ -41,7 +41,7 @@ class BurstTrainWorkload(Workload):
     destination: Literal["peer", "all"] = "peer"
     senders: Literal["one", "all"] = "one"
 
-    def shape(self) -> BurstTrain:
+    def shape(self, least_factor: float = 1.0) -> BurstTrain:
         from ..sim.schedules.burst_train import BurstTrain
 
         return BurstTrain(
@@ -53,6 +53,7 @@ class BurstTrainWorkload(Workload):
             destination=self.destination,
             gpus=self.gpus,
             senders=self.senders,
+            least_factor=least_factor,
         )
 
     @property
@@ -68,10 +69,11 @@ class BurstTrainWorkload(Workload):
         is_all_to_all = (self.senders, self.destination) == ("all", "all")
         return "sender_visible" if is_one_burst and not is_all_to_all else "makespan"
 
-    def build(self, machine: Machine, seed: int) -> Program:
+    def build(self, machine: Machine, seed: int, least_factor: float = 1.0) -> Program:
+        """Where a degraded port has `least_factor` left of its rate, the stage takes as much longer to run empty."""
         from ..sim.schedules import burst_train
 
-        return burst_train.build(machine, self.shape())
+        return burst_train.build(machine, self.shape(least_factor))
 
 
 WORKLOADS: dict[str, type[Workload]] = {

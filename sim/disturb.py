@@ -4,10 +4,12 @@ slowed(program, gpu, factor)                  every COMPUTE of a GPU's lanes tak
 delayed(program, gpu, time_ps)                every lane of a GPU starts `time_ps` later
 degraded_gpu(fabric, gpu, factor)             all ports of a GPU run at `factor` of their rate
 degraded_link(fabric, first, second, factor)  both directions of one link do
+degraded(fabric, factors)                     any ports, each at the smallest factor that it is given
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -64,13 +66,37 @@ def delayed(program: Program, gpu: int, time_ps: int) -> Program:
 
 def degraded_gpu(fabric: Fabric, gpu: int, factor: float) -> Fabric:
     """`fabric` with egress, ingress and links of one GPU at `factor` of their rate."""
-    _check_gpu(gpu, fabric.n_gpus)
-    ports = [port for port, name in enumerate(fabric.port_names) if str(gpu) in link_ends(name)]
-    return _degraded(fabric, ports, factor)
+    return degraded(fabric, [(ports_of_gpu(fabric, gpu), factor)])
 
 
 def degraded_link(fabric: Fabric, first: Node, second: Node, factor: float) -> Fabric:
-    """`fabric` with the link between two nodes at `factor` of its rate, both directions.
+    """`fabric` with the link between two nodes at `factor` of its rate, both directions."""
+    return degraded(fabric, [(ports_of_link(fabric, first, second), factor)])
+
+
+def degraded(fabric: Fabric, factors: Iterable[tuple[Iterable[int], float]]) -> Fabric:
+    """`fabric` with ports at factors of their rates. A port that is named more than once has the smallest of its factors:
+    a link between two GPUs at half their rate runs at half of its own.
+    """
+    least: dict[int, float] = {}
+    for ports, factor in factors:
+        if not 0 < factor <= 1:
+            raise InputError("must be above 0 and at most 1", field="factor", value=factor)
+        least |= {port: min(factor, least.get(port, 1.0)) for port in ports}
+    ports, by = list(least), np.array(list(least.values()))[:, None]
+    rates = fabric.rates_kbs.copy()
+    rates[ports] = np.maximum(1, (rates[ports] * by).astype(np.int64))
+    return replace(fabric, rates_kbs=rates)
+
+
+def ports_of_gpu(fabric: Fabric, gpu: int) -> list[int]:
+    """Egress, ingress and links of a GPU. Raises `InputError` if it takes no part."""
+    _check_gpu(gpu, fabric.n_gpus)
+    return [port for port, name in enumerate(fabric.port_names) if str(gpu) in link_ends(name)]
+
+
+def ports_of_link(fabric: Fabric, first: Node, second: Node) -> list[int]:
+    """Both directions of the link between two nodes.
 
     Raises `InputError` if no link joins them: behind a switch that never blocks, GPUs have no links of their own.
     """
@@ -80,15 +106,7 @@ def degraded_link(fabric: Fabric, first: Node, second: Node, factor: float) -> F
         links = sorted({name.removeprefix("link ") for name in fabric.port_names[2 * fabric.n_gpus :]})
         known = ", ".join(links[:8]) + (", ..." if len(links) > 8 else "") if links else "none here; give a gpu instead"
         raise InputError("are not joined by a link", field="between", value=f"{first}, {second}", allowed=known)
-    return _degraded(fabric, ports, factor)
-
-
-def _degraded(fabric: Fabric, ports: list[int], factor: float) -> Fabric:
-    if not 0 < factor <= 1:
-        raise InputError("must be above 0 and at most 1", field="factor", value=factor)
-    rates = fabric.rates_kbs.copy()
-    rates[ports] = np.maximum(1, (rates[ports] * factor).astype(np.int64))
-    return replace(fabric, rates_kbs=rates)
+    return ports
 
 
 def _check_gpu(gpu: int, n_gpus: int) -> None:

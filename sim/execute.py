@@ -11,27 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from . import program as p
 from .deadlock import describe
-from .errors import DeadlockError, InputError, LimitError, ProgramError
+from .errors import DeadlockError, LimitError, ProgramError
 from .granule_counts import total_granules
 from .layout import Layout
 from .memory import most_bytes
 from .outcome import GRANULE_RECORD, OP_RECORD, Outcome
 from .program_index import op_repeats
+from .run_options import check_options
 from .trace import Trace
 from .units import format_size
 
 if TYPE_CHECKING:
     from .program import Program
+    from .run_options import EngineName, TraceLevel
     from .topology import Fabric
-
-EngineName = Literal["compiled", "simpy"]
-TraceLevel = Literal["off", "summary", "full"]
 
 LATEST_PS = 2**62
 
@@ -52,9 +51,7 @@ def simulate(
     Raises `InputError` for an unknown engine or level, `ProgramError` if the program does not fit the fabric,
     `LimitError` if it could run beyond 2^62 ps, `DeadlockError` if it can never finish.
     """
-    for field, value, allowed in (("engine", engine, EngineName), ("trace", trace, TraceLevel)):
-        if value not in get_args(allowed):
-            raise InputError("is unknown", field=field, value=value, allowed=get_args(allowed))
+    check_options(engine, trace)
     _check_fit(program, fabric)
     layout = Layout.of(program, fabric)
     _check_memory(layout, trace)

@@ -17,6 +17,7 @@ from . import topology, traffic
 from .checked import Checked, refusal
 from .quantities import Count, Efficiency, Fraction, Rate, Sourced, Time, not_given
 from .topology import StageParameters
+from .units import format_time
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -41,6 +42,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "custom": ("links",),
 }
 """What each kind needs. `hop_latency` may also stand in a custom one; whatever else a kind does not need it refuses."""
+
+A_LINK = "the whole list; a scenario slows one link down with disturb.degraded_link: {between: [A, B], factor: F}"
+"""How a link of a custom wiring is changed."""
 
 _WIRING = tuple(dict.fromkeys(name for names in KINDS.values() for name in names))
 
@@ -72,7 +76,7 @@ class LinkProfile(Checked):
     """One link of a custom wiring, or one for each GPU of a range: `{between: ['0-3', leaf], rate: 50 GB/s}`.
 
     Both directions run at `rate` each, unless it is `one_way`, from the first end to the second. `latency` comes on top of
-    the interconnect's own.
+    the interconnect's own. Two ranges join each GPU of one to each of the other by one link, also where they overlap.
     """
 
     between: tuple[End, End]
@@ -82,8 +86,20 @@ class LinkProfile(Checked):
 
     def pairs(self) -> Iterator[tuple[Node, Node]]:
         """The two ends of each link."""
-        first, second = (_nodes(end) for end in self.between)
-        return ((a, b) for a in first for b in second if a != b or len(first) == len(second) == 1)
+        return joined(self.between, self.one_way)
+
+
+def joined(between: tuple[End, End], one_way: bool = False) -> Iterator[tuple[Node, Node]]:
+    """The two ends of each link between two ends that may be ranges. One of both directions comes once."""
+    first, second = (_nodes(end) for end in between)
+    had: set[tuple[Node, Node]] = set()
+    for a in first:
+        for b in second:
+            if a == b and not len(first) == len(second) == 1:
+                continue
+            if one_way or (b, a) not in had:
+                had.add((a, b))
+                yield a, b
 
 
 class InterconnectProfile(Checked):
@@ -135,7 +151,8 @@ class InterconnectProfile(Checked):
         for name in _WIRING:
             if name not in needed and getattr(self, name) is not None and (kind, name) != ("custom", "hop_latency"):
                 reason = f"has no meaning where kind is {kind}"
-                raise refusal(reason, key=(name,), allowed=f"null; give {', '.join(needed)}")
+                instead = f"{', '.join(needed)}{f', {A_LINK}' if kind == 'custom' else ''}"
+                raise refusal(reason, key=(name,), allowed=f"null; give {instead}")
         _check_numbers(self)
         return self
 
@@ -175,8 +192,10 @@ def _check_numbers(profile: InterconnectProfile) -> None:
 
 
 def _check_links(links: tuple[LinkProfile, ...], gpus: int) -> None:
-    """Raises for an end that is no GPU of the machine, a link from a node to itself, and a GPU that another cannot reach."""
+    """Raises for an end that is no GPU of the machine, a link from a node to itself, two links between the same nodes that
+    differ in latency, and a GPU that another cannot reach."""
     after: dict[Node, set[Node]] = {gpu: set() for gpu in range(gpus)}
+    latency: dict[tuple[Node, Node], int] = {}
     for position, link in enumerate(links):
         key = ("links", "value", position, "between")
         for a, b in link.pairs():
@@ -185,8 +204,14 @@ def _check_links(links: tuple[LinkProfile, ...], gpus: int) -> None:
                     raise refusal(f"GPU {end} is not on this machine", key=key, allowed=f"0 to {gpus - 1}, or a switch")
             if a == b:
                 raise refusal(f"joins {a} to itself", key=key, allowed="two different ends")
-            after.setdefault(a, set()).add(b)
-            after.setdefault(b, set()).update([] if link.one_way else [a])
+            for ends in ((a, b),) if link.one_way else ((a, b), (b, a)):
+                if latency.setdefault(ends, link.latency) != link.latency:
+                    raise refusal(
+                        f"is not that of an earlier link from {ends[0]} to {ends[1]}, to whose rate this one is added",
+                        key=("links", "value", position, "latency"),
+                        allowed=format_time(latency[ends]),
+                    )
+                after.setdefault(ends[0], set()).add(ends[1])
     for gpu in range(gpus):
         reached: set[Node] = {gpu}
         fresh = reached
@@ -238,6 +263,8 @@ def _drain_kbs(profile: InterconnectProfile, destination: Destination, n_gpus: i
     fabric = profile.fabric(count, StageParameters(1, enough, enough, 0, 0, *efficiency, signal_bytes=1))
     if count == 1:
         return int(fabric.rates_kbs[0, topology.PLAIN])
-    if destination == "peer" or count == 2:
+    if destination == "peer":
         return int(traffic.to_one(fabric, 0, 1).rate_kbs)
-    return int((traffic.all_to_all if destination == "all" else traffic.to_next)(fabric).rate_kbs)
+    if destination == "all" and count > 2:  # a store to the only peer is no scatter
+        return int(traffic.all_to_all(fabric).rate_kbs)
+    return int(traffic.to_next(fabric).rate_kbs)

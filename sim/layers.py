@@ -26,6 +26,7 @@ import numpy as np
 
 from .errors import InputError
 from .execute import simulate
+from .mirror import are_alike, mirrored
 from .placement import contiguous
 from .pools import pools
 from .predict import MOST_ROWS_OF_ALL_RANKS, exchange_ps
@@ -35,7 +36,6 @@ from .schedules.megamoe import MegaMoe
 from .schedules.megamoe.in_place import with_rows_in_place
 from .schedules.tensor_parallel import TensorParallel
 from .tile_cost import needed
-from .topology import mirrored
 from .units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -214,8 +214,7 @@ def _length_of_experts(machine: Machine, work: MoeKernel, granule_bytes: int | N
     """One rank stands for all where there are many rows, and all ranks are alike."""
     rows = pools(work.routing, contiguous(work.shape.experts, work.shape.ranks)).rows_per_rank
     fabric = machine.fabric(work.shape.ranks, granule_bytes)
-    to_others = fabric.latency_ps[~np.eye(fabric.n_gpus, dtype=bool)]
-    is_mirror = rows.sum() > MOST_ROWS_OF_ALL_RANKS and len(np.unique(to_others)) == 1
+    is_mirror = rows.sum() > MOST_ROWS_OF_ALL_RANKS and fabric.n_gpus > 1 and are_alike(fabric)
     is_mirror = is_mirror and megamoe.are_alike(rows, work.shape.tokens)
     fabric = mirrored(fabric) if is_mirror else fabric
     ranks: Literal["all", "symmetric"] = "symmetric" if is_mirror else "all"

@@ -52,7 +52,6 @@ class ComputeProfile(Checked):
     bf16_tflops: Sourced[Positive] | None = None
     fp8_tflops: Sourced[Positive] | None = None
     fp4_tflops: Sourced[Positive] | None = None
-    hbm: Sourced[Size] | None = None
     hbm_rate: Sourced[Rate] | None = None
     l2: Sourced[Size] | None = None
 

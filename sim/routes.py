@@ -4,8 +4,8 @@ A route is a shortest path: it passes as few GPUs as possible, then as few ports
 each time.
 
 Of equal paths through switches alone those remain whose narrowest link is widest, then those of least latency: what stays
-in a node with a switch of its own does not pass its network interfaces. They are dealt like cards (`_dealt`), as a hash
-would, so that planes and spines carry equally many routes.
+in a node with a switch of its own does not pass its network interfaces. Of these a pair takes the one that is used least,
+so that planes and spines carry equally many routes: sim/switch_paths.py.
 
 Of paths that pass other GPUs, such as the two ways round a ring, a pair takes the one whose busiest link is used least,
 then the one with the least use in sum; pairs choose in order of (source, destination), those without a choice first, and
@@ -19,14 +19,14 @@ its own route, also where two of them share links, which then carry it twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-from math import inf, lcm
+from math import lcm
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import switch_paths
 from .errors import InputError
 from .topologies import Node
 from .topology import Fabric, StageParameters, lowered
@@ -34,8 +34,8 @@ from .topology import Fabric, StageParameters, lowered
 if TYPE_CHECKING:
     from networkx import DiGraph
 
-MOST_EQUAL_PATHS = 32
-"""Of a pair with more shortest paths than this, the first ones are looked at."""
+MOST_PATHS_THROUGH_GPUS = 32
+"""Of a pair with more shortest paths through GPUs than this, the first ones are looked at."""
 
 ROUNDS = 8
 
@@ -76,23 +76,36 @@ def fabric_of(graph: DiGraph, n_gpus: int, stage: StageParameters, hop_latency_p
 
 def chosen_paths(graph: DiGraph, n_gpus: int) -> dict[Pair, Path]:
     """The path of each ordered pair of the first `n_gpus` GPUs, by the rule of this module."""
-    equal = _shortest_paths(graph, n_gpus)
-    chosen = {pair: paths[_dealt(pair, len(paths))] for pair, paths in equal.items()}
-    with_choice = {pair: paths for pair, paths in equal.items() if len(paths) > 1 and _passes_a_gpu(paths[0])}
-    if with_choice:
-        others = [path for pair, path in chosen.items() if pair not in with_choice]
-        chosen |= _least_used(graph, with_choice, others)
+    nodes = sorted(graph.nodes, key=_order)
+    rank = {node: number for number, node in enumerate(nodes)}
+    chosen: dict[Pair, Path] = {}
+    through_switches: dict[Pair, switch_paths.Array] = {}
+    through_gpus: dict[Pair, list[Path]] = {}
+    for source in range(n_gpus):
+        before = _shortest_paths(graph, source, n_gpus, rank)
+        equal = switch_paths.equal_paths(graph, before, rank)
+        for destination in range(n_gpus):
+            if destination == source:
+                continue
+            pair, paths = (source, destination), _back(before, source, destination)
+            first = next(paths)
+            if (second := next(paths, None)) is None:
+                chosen[pair] = first
+            elif _passes_a_gpu(first):
+                some = [first, second, *islice(paths, MOST_PATHS_THROUGH_GPUS - 2)]
+                through_gpus[pair] = sorted(some, key=lambda path: [rank[node] for node in path])
+            else:
+                through_switches[pair] = equal(destination)
+    if through_switches:
+        spread = switch_paths.spread(graph, rank, through_switches, chosen.values())
+        chosen |= {pair: [nodes[number] for number in path] for pair, path in spread.items()}
+    if through_gpus:
+        chosen |= _least_used(graph, through_gpus, list(chosen.values()))
     return chosen
 
 
-def _dealt(pair: Pair, n_paths: int) -> int:
-    """Which of so many paths through switches a pair takes.
-
-    A GPU takes them in turn for its destinations, and a destination's sources take them in turn. `source // n_paths` is
-    for pairs whose numbers are equally far apart, such as g and g + 8, whose (source + destination) is always even.
-    """
-    source, destination = pair
-    return (source + destination + source // n_paths) % n_paths
+def _passes_a_gpu(path: Path) -> bool:
+    return any(isinstance(node, int) for node in path[1:-1])
 
 
 def _least_used(graph: DiGraph, equal: dict[Pair, list[Path]], others: Iterable[Path]) -> dict[Pair, Path]:
@@ -161,81 +174,27 @@ class _Use:
         return min(costs, key=lambda of: (max(of[1]), sum(of[1])))[0]
 
 
-def _passes_a_gpu(path: Path) -> bool:
-    return any(isinstance(node, int) for node in path[1:-1])
-
-
-def _shortest_paths(graph: DiGraph, n_gpus: int) -> dict[Pair, list[Path]]:
-    """The equal paths of each pair, sorted. Raises `InputError` if there is none."""
+def _shortest_paths(graph: DiGraph, source: int, n_gpus: int, rank: Mapping[Node, int]) -> dict[Node, list[Node]]:
+    """The nodes that may come before each on a shortest path from `source`. Raises `InputError` if a GPU is not reached."""
     import networkx as nx
 
     def weight(source: Node, target: Node, edge: dict[str, Any]) -> int:
         return 1 + (edge["rate_kbs"] is not None) + _PASSING_A_GPU * isinstance(source, int)
 
-    found: dict[Pair, list[Path]] = {}
-    for source in range(n_gpus):
-        found_before, _ = nx.dijkstra_predecessor_and_distance(graph, source, weight=weight)
-        before = {node: sorted(previous, key=_order) for node, previous in found_before.items()}
-        best = _best_through_switches(graph, before)
-        for destination in range(n_gpus):
-            if destination not in before:
-                reason = f"leave GPU {destination} out of reach of GPU {source}"
-                raise InputError(reason, field="interconnect.links")
-            if destination != source:
-                paths = list(islice(_back(before.__getitem__, source, destination), 2))
-                if len(paths) > 1:
-                    equal = before.__getitem__ if _passes_a_gpu(paths[0]) else best(destination)
-                    paths = list(islice(_back(equal, source, destination), MOST_EQUAL_PATHS))
-                found[source, destination] = sorted(paths, key=lambda path: [_order(node) for node in path])
-    return found
+    before, _ = nx.dijkstra_predecessor_and_distance(graph, source, weight=weight)
+    for destination in range(n_gpus):
+        if destination not in before:
+            reason = f"leave GPU {destination} out of reach of GPU {source}"
+            raise InputError(reason, field="interconnect.links")
+    return {node: sorted(previous, key=rank.__getitem__) for node, previous in before.items()}
 
 
-Before = Callable[[Node], list[Node]]
-"""The nodes that may come before one on a path."""
-
-
-def _best_through_switches(graph: DiGraph, before: dict[Node, list[Node]]) -> Callable[[Node], Before]:
-    """For a destination, what comes before each node on the paths whose narrowest link is widest, then of least latency."""
-
-    @cache
-    def width(node: Node) -> float:
-        """The narrowest link on the widest path to a node."""
-        return max((through(previous, node) for previous in before[node]), default=inf)
-
-    @cache
-    def through(previous: Node, node: Node) -> float:
-        rate = graph.edges[previous, node]["rate_kbs"]
-        return min(width(previous), inf if rate is None else rate)
-
-    @cache
-    def latency(node: Node, narrowest: float) -> int:
-        """The least to a node over links that are all as wide as `narrowest`."""
-        return min((after(previous, node, narrowest) for previous in wide(node, narrowest)), default=0)
-
-    def after(previous: Node, node: Node, narrowest: float) -> int:
-        return latency(previous, narrowest) + int(graph.edges[previous, node]["latency_ps"])
-
-    def wide(node: Node, narrowest: float) -> list[Node]:
-        return [previous for previous in before[node] if through(previous, node) >= narrowest]
-
-    def best(destination: Node) -> Before:
-        narrowest = width(destination)
-
-        def of(node: Node) -> list[Node]:
-            least = latency(node, narrowest)
-            return [previous for previous in wide(node, narrowest) if after(previous, node, narrowest) == least]
-
-        return of
-
-    return best
-
-
-def _back(before: Before, source: Node, node: Node) -> Iterator[Path]:
+def _back(before: Mapping[Node, list[Node]], source: Node, node: Node) -> Iterator[Path]:
     """All paths from `source` to `node`, given the nodes that may come before each."""
     if node == source:
         yield [source]
         return
-    for previous in before(node):
+    for previous in before[node]:
         for path in _back(before, source, previous):
             yield [*path, node]
 

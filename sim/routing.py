@@ -1,4 +1,4 @@
-"""Which experts every token goes to: a router's answer, made up by `balanced`, `zipf`, `hot_expert`, `from_histogram`.
+"""Which experts every token goes to: a router's answer, made up by `balanced`, `even`, `zipf`, `hot_expert` and others.
 
 A row is one (token, top-k slot) pair. A recorded answer is read by `routing_file.recorded`.
 
@@ -65,6 +65,10 @@ class Routing:
         """Achieved expert load ratio; 1 if there are no rows."""
         return max_over_mean(self.expert_rows)
 
+    def of_ranks(self, chosen: slice) -> Routing:
+        """The rows of some ranks alone."""
+        return Routing(self.topk[chosen].copy(), self.n_experts)
+
     def masked(self, fraction: float, rng: np.random.Generator, *, whole_tokens: bool = False) -> Routing:
         """The same routing with each row masked with probability `fraction`, or each token with all its rows."""
         if not 0 <= fraction <= 1:
@@ -111,6 +115,21 @@ def balanced(n_ranks: int, n_tokens: int, k: int, n_experts: int, rng: np.random
     return from_histogram(np.ones(max(n_experts, 0)), n_ranks, n_tokens, k, rng)
 
 
+def even(n_ranks: int, n_tokens: int, k: int, n_experts: int, rng: np.random.Generator) -> Routing:
+    """As many rows for every expert, to within one over all ranks and two from each; which token goes where is drawn.
+
+    Orders of the experts are dealt out one after another, k to a token, each as often as it takes to end with a token.
+    Raises `InputError` as `from_histogram`.
+    """
+    _check_sizes(n_ranks, n_tokens, k, n_experts)
+    rows = math.lcm(n_experts, k)
+    orders = rng.permuted(
+        np.tile(np.arange(n_experts, dtype=np.int32), (-(-n_ranks * n_tokens * k // rows), 1)), axis=1
+    )
+    dealt = np.tile(orders, (1, rows // n_experts)).ravel()[: n_ranks * n_tokens * k]
+    return Routing(dealt.reshape(n_ranks, n_tokens, k), n_experts)
+
+
 def from_histogram(load: ArrayLike, n_ranks: int, n_tokens: int, k: int, rng: np.random.Generator) -> Routing:
     """k distinct experts a token, drawn one after another with probability proportional to `load` [experts].
 
@@ -121,10 +140,18 @@ def from_histogram(load: ArrayLike, n_ranks: int, n_tokens: int, k: int, rng: np
     Raises `InputError` if fewer than k experts have a load, or the answer cannot fit into memory.
     """
     weights = checked_load(load, field="load")
+    _check_sizes(n_ranks, n_tokens, k, int(np.count_nonzero(weights)))
+    topk = np.empty((n_ranks * n_tokens, k), dtype=np.int32)
+    for rows in _chunks(len(topk), max(1, _KEYS_PER_CHUNK // weights.size)):
+        topk[rows] = _smallest_k(_race(weights, rows.stop - rows.start, rng), k)
+    return Routing(topk.reshape(n_ranks, n_tokens, k), weights.size)
+
+
+def _check_sizes(n_ranks: int, n_tokens: int, k: int, usable: int) -> None:
+    """Raises `InputError` for sizes that cannot be drawn from so many experts, or do not fit into memory."""
     for name, count, least in (("n_ranks", n_ranks, 1), ("n_tokens", n_tokens, 0), ("k", k, 1)):
         if count < least:
             raise InputError(f"must be at least {least}", field=name, value=count)
-    usable = int(np.count_nonzero(weights))
     if k > usable:
         raise InputError("exceeds the experts that can be drawn", field="k", value=k, allowed=f"1 to {usable}")
 
@@ -136,10 +163,6 @@ def from_histogram(load: ArrayLike, n_ranks: int, n_tokens: int, k: int, rng: np
             value=n_tokens,
             allowed=f"what fits into {format_size(most)} of this computer's memory",
         )
-    topk = np.empty((n_ranks * n_tokens, k), dtype=np.int32)
-    for rows in _chunks(len(topk), max(1, _KEYS_PER_CHUNK // weights.size)):
-        topk[rows] = _smallest_k(_race(weights, rows.stop - rows.start, rng), k)
-    return Routing(topk.reshape(n_ranks, n_tokens, k), weights.size)
 
 
 def zipf(

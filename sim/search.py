@@ -1,9 +1,9 @@
-"""Find the integers at which a run is shortest, in few runs: a coarse grid first, then ever closer around the best points.
+"""Find the settings with which a run is shortest, in few runs: a coarse grid first, then ever closer around the best.
 
-A makespan over a schedule's settings is no smooth function, so nothing here relies on slopes. `cost` is called once a
-point; it gives None where the point cannot be run.
+A point holds, for each setting, a position in the list of its values. A makespan over a schedule's settings is no smooth
+function, so nothing here relies on slopes. `cost` is called once a point; it gives None where the point cannot be run.
 
->>> found = Search((Axis(0, 400),), lambda point: 1000.0 + (point[0] - 137) ** 2)
+>>> found = Search((401,), lambda point: 1000.0 + (point[0] - 137) ** 2)
 >>> found.run()
 >>> found.best
 (137,)
@@ -32,46 +32,28 @@ REFINED = 3
 KNEE_PCT = 1.0
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The integers low, low + step, ... up to `high`. Raises `InputError` if there are none."""
-
-    low: int
-    high: int
-    step: int = 1
-
-    def __post_init__(self) -> None:
-        if self.step < 1 or self.high < self.low:
-            value = f"{self.low} to {self.high} by {self.step}"
-            raise InputError("holds no value", field="axis", value=value, allowed="low <= high, step >= 1")
-
-    def __len__(self) -> int:
-        return (self.high - self.low) // self.step + 1
-
-    def values(self) -> range:
-        return range(self.low, self.high + 1, self.step)
-
-    def coarse(self, count: int) -> list[int]:
-        """At most `count` values, the first and the last among them, denser towards the first."""
-        if len(self) <= count:
-            return list(self.values())
-        index = np.unique(np.round(np.geomspace(1, len(self), count)).astype(int)) - 1
-        return [self.values()[i] for i in index]
-
-
 @dataclass
 class Search:
-    """The points that were looked at, in that order, and what they cost."""
+    """The points that were looked at, in that order, and what they cost. `counts`: how many values each setting has.
 
-    axes: Sequence[Axis]
+    Raises `InputError` if a setting has none.
+    """
+
+    counts: Sequence[int]
     cost: Cost
     most: int = 60
     costs: dict[Point, float | None] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if min(self.counts, default=1) < 1:
+            raise InputError(
+                "holds no value", field="setting", value=list(self.counts), allowed="1 or more values each"
+            )
+
     def run(self) -> None:
         """Look at the coarse grid, then refine until the best points have known neighbours or `most` points are known."""
-        count = COARSE.get(len(self.axes), 3)
-        for point in itertools.product(*(axis.coarse(count) for axis in self.axes)):
+        most = COARSE.get(len(self.counts), 3)
+        for point in itertools.product(*(_coarse(count, most) for count in self.counts)):
             self.look(point)
         while len(self.costs) < self.most:
             new = [point for best in self._leaders() for point in self._halfway(best) if point not in self.costs]
@@ -92,37 +74,37 @@ class Search:
         return self.costs[point]
 
     def find_knee(self, usual: float | None = None) -> int | None:
-        """As `knee`, for a single axis; looks at more points until the value before the knee is known to cost more."""
-        values = list(self.axes[0].values())
+        """As `knee`, for a single setting; looks at more points until the one before the knee is known to cost more."""
         while True:
             at = knee({point[0]: cost for point, cost in self.costs.items()}, usual)
             if at is None:
                 return None
             below = max((point[0] for point in self.costs if point[0] < at), default=None)
-            if below is None or values.index(at) - values.index(below) <= 1:
+            if below is None or at - below <= 1:
                 return at
-            self.look((values[(values.index(at) + values.index(below)) // 2],))
+            self.look(((at + below) // 2,))
 
     def _leaders(self) -> list[Point]:
         known = [(cost, point) for point, cost in self.costs.items() if cost is not None]
         return [point for _, point in sorted(known)[:REFINED]]
 
     def _halfway(self, point: Point) -> Iterator[Point]:
-        """Points halfway to the known neighbours along each axis."""
-        for position, axis in enumerate(self.axes):
-            on_line = [
-                known[position]
-                for known in self.costs
-                if known[:position] + known[position + 1 :] == point[:position] + point[position + 1 :]
-            ]
-            here = point[position]
-            below = max((value for value in on_line if value < here), default=None)
-            above = min((value for value in on_line if value > here), default=None)
+        """Points halfway to the known neighbours along each setting."""
+        for axis, here in enumerate(point):
+            before, after = point[:axis], point[axis + 1 :]
+            on_line = [known[axis] for known in self.costs if known[:axis] + known[axis + 1 :] == before + after]
+            below = max((position for position in on_line if position < here), default=here)
+            above = min((position for position in on_line if position > here), default=here)
             for known in (below, above):
-                steps = 0 if known is None else (known - here) // axis.step
-                if abs(steps) > 1:
-                    middle = here + int(steps / 2) * axis.step
-                    yield (*point[:position], middle, *point[position + 1 :])
+                if abs(known - here) > 1:
+                    yield (*before, here + int((known - here) / 2), *after)
+
+
+def _coarse(count: int, most: int) -> list[int]:
+    """At most `most` of `count` positions, the first and the last among them, denser towards the first."""
+    if count <= most:
+        return list(range(count))
+    return [int(one) - 1 for one in np.unique(np.round(np.geomspace(1, count, most)).astype(int))]
 
 
 def knee(costs: Mapping[int, float | None], usual: float | None = None) -> int | None:

@@ -109,8 +109,8 @@ def islands(gpus: int, gpus_per_node: int, rate_kbs: int, nic_rate_kbs: int, nic
 def custom(gpus: int, links: Iterable[Link], alone_kbs: int = KBS_PER_GBS) -> DiGraph:
     """GPUs, the switches that `links` name, and the links. A GPU's own rate is that of its links together.
 
-    Links between the same two nodes add up; the last one's latency holds. A GPU that has none, because it is the only one,
-    has ports of `alone_kbs`, which nothing passes.
+    The rates of links between the same two nodes add up; the last one's latency holds, and a machine file may not give
+    different ones. A GPU that has none, because it is the only one, has ports of `alone_kbs`, which nothing passes.
     """
     graph = _joined(_gpus(gpus, 1), links)
     for gpu in range(gpus):

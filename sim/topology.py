@@ -9,8 +9,8 @@ with the sender's egress and ends with the receiver's ingress.
     egress 0 ----- link 0>1 -------- ingress 1            direct: one link for each ordered pair
     egress 0 ----------------------- ingress of all       mirrored: one GPU of many equal ones
 
-sim/topologies.py has the wirings in which links are shared, sim/routes.py the routes through them, and sim/shared_gpus.py
-several ranks on one GPU.
+sim/topologies.py has the wirings in which links are shared, sim/routes.py the routes through them, sim/mirror.py one GPU
+for many, and sim/shared_gpus.py several ranks on one GPU.
 
 Rates are what stores achieve in the long run, not the line rate, so that packet headers are already paid.
 """
@@ -18,14 +18,13 @@ Rates are what stores achieve in the long run, not the line rate, so that packet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .errors import InputError, ProgramError
 from .program_check import MAX_STORE_BYTES
-from .traffic import all_to_all
 
 PLAIN, SCATTER, REDUCE_RATE = range(3)
 """Columns of `Fabric.rates_kbs`: a store to one GPU, a store dealt over several (egress), a store that adds (ingress)."""
@@ -156,45 +155,6 @@ def direct(n_gpus: int, link_rate_kbs: int, stage: StageParameters) -> Fabric:
     routes = [[[a, port_of[a, b], n_gpus + b] if a != b else [] for b in range(n_gpus)] for a in range(n_gpus)]
     rates = [link_rate_kbs * peers] * (2 * n_gpus) + [link_rate_kbs] * len(links)
     return lowered(n_gpus, rates, [f"link {a}>{b}" for a, b in links], routes, stage)
-
-
-def mirrored(fabric: Fabric) -> Fabric:
-    """Two GPUs in place of many equal ones: GPU 0, and GPU 1 for all its peers.
-
-    Both directions pass the egress of GPU 0 and one ingress: what peers send to GPU 0 mirrors what it sends to them. No
-    link between remains; where links carry less than the ports of GPUs while all send to all, the two ports are that much
-    slower, which is exact if traffic is spread evenly. Raises `InputError` if some GPUs are further away than others.
-    """
-    n, route = fabric.n_gpus, [0, 3]
-    peer = min(1, n - 1)
-    own, between = fabric.latency_ps[0, 0], fabric.latency_ps[0, peer]
-    if n > 1 and (fabric.latency_ps[~np.eye(n, dtype=bool)] != between).any():
-        reason = "needs GPUs that are all equally far from each other, which they are not on this topology"
-        raise InputError(reason, field="ranks", value="symmetric", allowed="all")
-    if between == 0:
-        reason = (
-            "needs a latency above 0: what two GPUs do at one instant shares one egress, in an order that means nothing"
-        )
-        raise InputError(reason, field="latency", value=0)
-    rates = fabric.rates_kbs[[0, peer, n, n + peer]]
-    if n > 1 and fabric.n_ports > 2 * n:
-        offered = int(min(fabric.rates_kbs[0, SCATTER], fabric.rates_kbs[n, PLAIN]))
-        rates = np.maximum(1, (rates * min(1.0, round(all_to_all(fabric).rate_kbs / offered, 6))).astype(np.int64))
-    return replace(
-        fabric,
-        n_gpus=2,
-        scatter_from=1 if n > 2 else 2,
-        capacity_sm=fabric.capacity_sm[[0, peer]],
-        capacity_gpu=fabric.capacity_gpu[[0, peer]],
-        rates_kbs=rates,
-        route_first=np.array([0, 0, 2, 4, 4], dtype=np.int32),
-        route_ports=np.array(route + route, dtype=np.int32),
-        latency_ps=np.array([[own, between], [between, own]], dtype=np.int64),
-        port_names=("egress 0", "egress of the mirror", "ingress 0", "ingress of the mirror"),
-        stage_of_gpu=None,
-        reply_first=None,
-        reply_ports=None,
-    )
 
 
 def lowered(

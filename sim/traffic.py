@@ -7,16 +7,11 @@ r = min over ports of rate / m. `drain_rate` of a machine and `xstage run --expl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .topology import Fabric
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-_PLAIN, _SCATTER = 0, 1  # the columns of Fabric.rates_kbs
+from .topology import PLAIN, SCATTER, Array, Fabric
 
 
 @dataclass(frozen=True)
@@ -30,20 +25,20 @@ class Carried:
 def all_to_all(fabric: Fabric) -> Carried:
     """What each GPU sends while every GPU scatters evenly over all others."""
     peers = max(1, fabric.n_gpus - 1)
-    return _scaled(_even(fabric, _all_pairs(fabric), _SCATTER), peers)
+    return _scaled(_even(fabric, _all_pairs(fabric), SCATTER), peers)
 
 
 def to_next(fabric: Fabric) -> Carried:
     """What each GPU sends while every GPU stores to the next one, and the last to the first; of the slowest."""
     pairs = np.roll(np.eye(fabric.n_gpus, dtype=bool), 1, axis=1) & _all_pairs(fabric)
-    return _even(fabric, pairs, _PLAIN)
+    return _even(fabric, pairs, PLAIN)
 
 
 def to_one(fabric: Fabric, source: int, destination: int) -> Carried:
     """What one GPU sends to one other while nobody else does."""
     pairs = np.zeros((fabric.n_gpus, fabric.n_gpus), dtype=bool)
     pairs[source, destination] = source != destination
-    return _even(fabric, pairs, _PLAIN)
+    return _even(fabric, pairs, PLAIN)
 
 
 def bisection(fabric: Fabric) -> Carried:
@@ -51,7 +46,20 @@ def bisection(fabric: Fabric) -> Carried:
     half = fabric.n_gpus // 2
     pairs = np.zeros((fabric.n_gpus, fabric.n_gpus), dtype=bool)
     pairs[:half, half:] = True
-    return _scaled(_even(fabric, pairs, _PLAIN), int(pairs.sum()) or 1)
+    return _scaled(_even(fabric, pairs, PLAIN), int(pairs.sum()) or 1)
+
+
+def pair_rates(fabric: Fabric) -> Array:
+    """What each pair of GPUs sends, in kB/s, if every port is shared evenly while all GPUs send to all others.
+
+    float [n_gpus, n_gpus]; the diagonal is infinite.
+    """
+    routes = _routes_by_port(fabric, _all_pairs(fabric))
+    share = fabric.rates_kbs[:, PLAIN] / np.maximum(routes, 1)
+    least = np.full(fabric.n_gpus**2, np.inf)
+    pair_of_hop = np.repeat(np.arange(fabric.n_gpus**2), np.diff(fabric.route_first))
+    np.minimum.at(least, pair_of_hop, share[fabric.route_ports])
+    return least.reshape(fabric.n_gpus, fabric.n_gpus)
 
 
 def route_lengths(fabric: Fabric) -> Array:

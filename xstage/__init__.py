@@ -16,13 +16,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .answers.api import Run, catalogue, load_machine, load_scenario, run
+    from .answers.api import catalogue, run
     from .answers.audit import BurstAudit, audit
     from .answers.comparison import Comparison, compare
     from .answers.diagnosis import doctor
     from .answers.explanation import Explanation, explain
     from .answers.layer import Layer, layer
     from .answers.needs import Needs, needs
+    from .answers.run import Run
     from .answers.run_estimate import RunEstimate, estimate_run
     from .answers.topology import Topology, topology
     from .answers.tuning import Tuning, tune
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from .plots.traces.write import write_trace
     from .predictions.machine_fit import MachineFit, fit_machine
     from .predictions.published import Published, published
-    from .scenarios.loader import build_program
+    from .scenarios.loader import build_program, load_scenario
+    from .scenarios.machine_files import load_machine
     from .scenarios.schema import Scenario
     from .sim.errors import DeadlockError, InputError, LimitError, ProgramError, XstageError
     from .sim.machine import Machine
@@ -50,13 +52,14 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "answers.api": ("Run", "catalogue", "load_machine", "load_scenario", "run"),
+    "answers.api": ("catalogue", "run"),
     "answers.audit": ("BurstAudit", "audit"),
     "answers.comparison": ("Comparison", "compare"),
     "answers.diagnosis": ("doctor",),
     "answers.explanation": ("Explanation", "explain"),
     "answers.layer": ("Layer", "layer"),
     "answers.needs": ("Needs", "needs"),
+    "answers.run": ("Run",),
     "answers.run_estimate": ("RunEstimate", "estimate_run"),
     "answers.topology": ("Topology", "topology"),
     "answers.tuning": ("Tuning", "tune"),
@@ -72,7 +75,8 @@ _HOMES = {
     "plots.traces.write": ("write_trace",),
     "predictions.machine_fit": ("MachineFit", "fit_machine"),
     "predictions.published": ("Published", "published"),
-    "scenarios.loader": ("build_program",),
+    "scenarios.loader": ("build_program", "load_scenario"),
+    "scenarios.machine_files": ("load_machine",),
     "scenarios.schema": ("Scenario",),
     "sim.errors": ("DeadlockError", "InputError", "LimitError", "ProgramError", "XstageError"),
     "sim.machine": ("Machine",),

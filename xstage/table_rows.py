@@ -18,6 +18,14 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): plain(value) for name, value in row.items()} for row in table.to_dict("records")]
 
 
+def errors(points: pd.DataFrame) -> pd.DataFrame:
+    """Each error of a sweep once, with how many points have it and which is the first; empty where all points are done."""
+    found = points.reindex(columns=["point", "error_type", "error"]).dropna(subset="error")
+    grouped = found.groupby(["error_type", "error"], sort=False)["point"].agg(["size", "min"]).reset_index()
+    named = {"size": "points", "min": "first point", "error_type": "error", "error": "what it says"}
+    return grouped[list(named)].set_axis(list(named.values()), axis=1)
+
+
 def plain(value: Any) -> Any:
     """A cell as JSON can have it, None where there is none."""
     import pandas as pd

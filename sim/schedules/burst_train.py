@@ -13,7 +13,7 @@ Modes
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -39,6 +39,7 @@ class BurstTrain:
 
     destination: "peer" stores to the next GPU, "all" deals each burst over all other GPUs.
     senders: "one" (GPU 0) or "all" GPUs.
+    least_factor: what a degraded port has left of its rate; gaps and starts that go by R go by so much of it.
     """
 
     producers: int
@@ -49,6 +50,7 @@ class BurstTrain:
     destination: Destination = "peer"
     senders: Senders = "one"
     gpus: int = 2
+    least_factor: float = 1.0
 
     def __post_init__(self) -> None:
         for name, kind in (("mode", Mode), ("destination", Destination), ("senders", Senders)):
@@ -125,8 +127,8 @@ def _destinations(builder: ProgramBuilder, shape: BurstTrain, sender: int) -> An
 def _gap_ps(machine: Machine, shape: BurstTrain) -> int:
     if shape.mode != "isolated":
         return shape.gap_ps
-    rate = machine.drain_kbs("all" if shape.destination == "all" else "next", shape.gpus)
-    empty_after = -(-shape.producers * shape.burst_bytes * 10**9 // rate)
+    rate = int(machine.drain_kbs("all" if shape.destination == "all" else "next", shape.gpus) * shape.least_factor)
+    empty_after = -(-shape.producers * shape.burst_bytes * 10**9 // max(1, rate))
     return max(shape.gap_ps, empty_after)
 
 
@@ -134,5 +136,6 @@ def _starts_ps(machine: Machine, shape: BurstTrain) -> Any:
     if shape.mode != "free_running":
         return 0
     stage = machine.x_stage(shape.destination, shape.gpus)
+    stage = replace(stage, drain_kbs=stage.drain_kbs * shape.least_factor)
     period = burst_gap.period(stage, shape.producers, shape.burst_bytes, shape.gap_ps, "free_running")
     return np.floor(np.arange(shape.producers) * float(period) / shape.producers).astype(np.int64)

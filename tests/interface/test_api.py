@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from xstage.scenarios import catalogue
+from xstage.scenarios.loader import Resolved
 
 import xstage as xs
 from xstage.cli import main
@@ -94,10 +95,14 @@ def test_run_refuses_what_it_would_ignore():
     resolved = xs.load_scenario("isolated-burst")
     with pytest.raises(xs.InputError, match="overrides = 'seed': cannot change a loaded scenario"):
         xs.run(resolved, overrides={"seed": 1})
-    with pytest.raises(xs.InputError, match="engine = 'fast'"):
-        xs.run(resolved, engine="fast")
-    with pytest.raises(xs.InputError, match="trace = 'everything'"):
-        xs.run(resolved, trace="everything")
+
+
+@pytest.mark.parametrize("option", [{"engine": "fast"}, {"trace": "everything"}])
+def test_run_refuses_an_engine_or_a_level_before_it_builds(option, monkeypatch):
+    monkeypatch.delattr(Resolved, "program")
+    [(name, value)] = option.items()
+    with pytest.raises(xs.InputError, match=f"^{name} = '{value}': is unknown"):
+        xs.run("isolated-burst", **option)
 
 
 def test_the_same_scenario_gives_the_same_numbers_twice():

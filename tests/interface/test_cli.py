@@ -150,7 +150,8 @@ def test_audit_follows_changes_of_the_machine(answer, command):
 def test_audit_prints_a_verdict_first(command):
     code, out, _ = command(*AUDIT)
     assert code == 0
-    assert out.startswith("148 SMs of hgx-b200 store 32 KiB each to one peer, then nothing for 4 us: stalls.\n")
+    asked = "148 SMs of hgx-b200 store 32 KiB each to the next GPU, while all 8 GPUs do so, then nothing for 4 us"
+    assert out.startswith(f"{asked}: stalls.\n")
 
 
 def test_scenarios_lists_and_shows(command, answer):

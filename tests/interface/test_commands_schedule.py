@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import load_scenario
 
 import xstage as xs
-from xstage.answers.explanation import BAR_WIDTH, Bar, explanation_parts
+from xstage.answers.explanation import BAR_WIDTH, Bar
 from xstage.answers.limits import LIMITS
 from xstage.answers.reruns import with_workload
-from xstage.answers.tuning import _best, _others_as_fast, tuning_parts
+from xstage.answers.saving_interval import SavingInterval
+from xstage.answers.tuning import LEAST_SAVING_PCT, _advice, _best, _others_as_fast, tuning_parts
 from xstage.answers.tuning_search import Tried
 from xstage.cli import main
 from xstage.terminal.progress import counted_lines
@@ -38,7 +39,7 @@ def losing():
 
 
 def makespan_under(scenario, name, **parameters):
-    resolved = load(scenario)
+    resolved = load_scenario(scenario)
     return xs.run(with_workload(resolved, resolved.scenario.workload.with_policy(name, parameters))).makespan_us
 
 
@@ -63,7 +64,7 @@ def test_the_scenarios_own_policy_comes_first_and_runs_as_it_is_written():
     assert done.baseline == "interleaved"
     assert done.runs[0].parameters == {"lead_rows": 640}
     assert done.runs[0].found["makespan_us"] == makespan_under(MEGAMOE, "interleaved", lead_rows=640)
-    choices = load(MEGAMOE).policies()
+    choices = load_scenario(MEGAMOE).policies()
     assert list(done.frame["policy"]) == ["interleaved", *(name for name in choices if name != "interleaved")]
 
 
@@ -252,20 +253,19 @@ def test_a_limit_whose_removal_makes_it_slower_is_drawn_otherwise_and_said_to_be
     """Its bar is negative, so another one is longer than the makespan, and still no longer than the room for bars."""
     bars = (Bar("latency", "latency", -40_000, "no latency", -40_000), Bar("busy", "work", 140_000))
     done = replace(xs.explain("periodic-train"), total_ps=100_000, bars=bars)
-    slower, left, _ = explanation_parts(done)[3].columns[-1].cells
+    slower, left, _ = done.printed()[3].columns[-1].cells
     assert (slower.plain, left.plain) == ("░" * round(BAR_WIDTH * 40 / 140), "█" * BAR_WIDTH)
-    assert any("Below 0: without that limit the scenario takes longer" in str(part) for part in explanation_parts(done))
+    assert any("Below 0: without that limit the scenario takes longer" in str(part) for part in done.printed())
 
 
 # tune -----------------------------------------------------------------------------------------------------------------
 
 
 def test_tune_is_within_a_percent_of_an_exhaustive_sweep(tuned):
-    choices = load(MEGAMOE).policies()
+    choices = load_scenario(MEGAMOE).policies()
     for policy in ("expert_wave", "interleaved"):
         [setting] = choices[policy].settings
-        values = range(setting.low, setting.high + 1, setting.step)
-        best = min(makespan_under(MEGAMOE, policy, **{setting.key: value}) for value in values)
+        best = min(makespan_under(MEGAMOE, policy, **setting.given(value)) for value in setting.values)
         found = min(tried.makespan_us for tried in tuned.curve if tried.policy == policy and tried.makespan_us)
         assert found <= 1.01 * best
         assert tuned.best.makespan_us <= 1.01 * best
@@ -282,10 +282,64 @@ def test_the_best_is_what_a_run_gives(tuned):
 def test_the_knee_is_the_least_lead_within_a_percent(tuned):
     curve = {t.parameters.get("lead_rows"): t.makespan_us for t in tuned.curve if t.policy == tuned.d_knee_policy}
     curve.pop(None)
-    assert f", saves {100 * (1 - curve[tuned.d_knee] / tuned.own.makespan_us):.1f} %;" in tuned.knee_told
+    assert tuned.knee_told.startswith(f"D_knee of interleaved: {tuned.d_knee} rows, the smallest of {len(curve)} leads")
     assert tuned.d_knee_policy == "interleaved"
     assert curve[tuned.d_knee] <= 1.01 * min(curve.values())
     assert all(time > 1.01 * min(curve.values()) for lead, time in curve.items() if lead < tuned.d_knee)
+
+
+def of_leads(tuned, times, knee):
+    """The answer had its leads taken so long; an m-block is 192 rows and 1 MiB."""
+    curve = [
+        Tried("interleaved", {"lead_rows": 192 * blocks, "ring_m_blocks": blocks + 1}, us, None, (blocks + 1) << 20)
+        for blocks, us in times.items()
+    ]
+    return replace(tuned, curve=(tuned.own, *curve), d_knee=knee, d_knee_policy="interleaved")
+
+
+def test_each_notable_lead_is_told_once(tuned):
+    leads = of_leads(tuned, {0: 200.0, 4: 100.5, 8: 100.0, 16: 103.0}, 4 * 192)
+    assert leads.notable_leads == {"D_knee": 768, "fastest": 1536, "longest": 3072}
+    assert leads.knee_told.endswith(": the one to take where memory is short.")
+    *_, shown = [part for part in tuning_parts(leads) if not isinstance(part, str) and part.columns[0].header == ""]
+    rings = [[str(cell).strip() for cell in column.cells] for column in shown.columns[4:]]
+    assert rings == [["5", "9", "17"], ["5.0", "9.0", "17.0"]]
+    saved = [float(str(cell).removesuffix(" %")) for cell in shown.columns[3].cells]
+    assert saved == pytest.approx([100 * (1 - us / tuned.own.makespan_us) for us in (100.5, 100.0, 103.0)], abs=0.051)
+    one = of_leads(tuned, {0: 200.0, 4: 100.0, 8: 100.0}, 4 * 192)
+    assert one.notable_leads == {"D_knee, fastest": 768, "longest": 1536}
+    assert one.knee_told.endswith("within 1 % of the best.")
+
+
+def test_a_knee_at_all_rows_is_none(tuned):
+    """It would be beside itself: the same lead, the same ring."""
+    leads = of_leads(tuned, {0: 200.0, 4: 150.0, 8: 100.0}, 8 * 192)
+    told = "only the longest, all 1536 rows of the busiest rank, is within 1 % of the best."
+    assert leads.knee_told == leads.as_dict()["d_knee_told"] == f"interleaved has no D_knee: of 3 leads tried {told}"
+    assert leads.notable_leads == {"fastest, longest": 1536}
+
+
+def test_what_saves_next_to_nothing_is_not_advised():
+    """Pieces of a store differ by a fraction of a percent."""
+    changes = {"workload.m": 2048, "workload.policy": {"name": "reshaped", "pieces": 2}}
+    done = xs.tune("gemm-rs-llama-fused", ["reshaped"], overrides=changes, most_runs=4)
+    assert done.best is not done.own and 0 < done.saving_pct < LEAST_SAVING_PCT
+    [said] = done.changes
+    assert done.advice == "leave" and "by 0.5 % or more. Leave it." in said and said in tuning_parts(done)
+    assert not any("instead of" in str(part) or "Set pieces" in str(part) for part in tuning_parts(done))
+
+
+def test_a_saving_that_may_be_none_is_to_be_measured():
+    own, best = Tried("serial", {}, 100.0), Tried("piggyback", {}, 90.0)
+
+    def advice(low, high, own=own, best=best):
+        return _advice(own, best, SavingInterval(low, high, {}, ()))
+
+    assert (advice(5.0, 15.0), advice(-1.0, 15.0), advice(0.0, 15.0)) == ("change", "measure", "measure")
+    assert _advice(own, best, None) == "change"
+    assert _advice(own, replace(best, makespan_us=99.6), None) == "leave"
+    assert _advice(own, own, None) == "leave"
+    assert _advice(replace(own, makespan_us=None, error="no"), best, None) == "change"
 
 
 def test_nothing_is_run_twice(tuned):
@@ -335,10 +389,10 @@ def test_a_bound_that_is_the_scenarios_own_policy_is_named_as_such():
 
 def test_of_equal_ones_that_is_advised_which_changes_least():
     """The scenario's own, or else a policy that chooses for itself, or else the one that takes the fewest SMs."""
-    choices = load(ATTENTION).policies()
+    choices = load_scenario(ATTENTION).policies()
     own, *others = known = [
         Tried("serial", {}, 9.0),
-        Tried("reserved_sms", {"sms": 16}, 8.0),
+        Tried("reserved_sms", {"sms": 6}, 8.0),
         Tried("reserved_sms", {"sms": 2, "rotation": True}, 8.0),
         Tried("reserved_sms", {"sms": 2, "rotation": False}, 8.0),
         Tried("piggyback", {"rotation": True}, 8.0),
@@ -380,7 +434,7 @@ def test_tune_answers_with_the_agreed_fields(answer):
     code, found = answer("tune", "attention-x-stage", "--policies", "piggyback", "--runs", "4")
     assert code == 0
     assert set(found["best"]) == {"policy", "parameters", "makespan_us", "saving_pct", "saving_interval_pct", "as_fast"}
-    assert found["d_knee"] is None
+    assert found["d_knee"] is None and found["advice"] == "leave"
     assert {"policy", "parameters", "makespan_us"} <= set(found["curve"][0])
     assert found["changes"]
 
@@ -402,8 +456,8 @@ def test_another_layout_of_the_separate_gemms_is_a_setting():
     assert done.changes[0] == "Set gemm, layout of rows of DeepGEMM's grouped GEMM, to contiguous."
     assert done.changes[1].startswith("Its tile is another one (128 x 128, instead of 64 x 256)")
     assert done.plot()
-    w4a8 = load(MEGAMOE_SM90, {"workload.numbers": "w4a8"})
-    for without in (load(MEGAMOE), w4a8):  # neither SM100 nor FP4 weights have such kernels
+    w4a8 = load_scenario(MEGAMOE_SM90, {"workload.numbers": "w4a8"})
+    for without in (load_scenario(MEGAMOE), w4a8):  # neither SM100 nor FP4 weights have such kernels
         assert without.policies()["unfused"].settings == ()
 
 
@@ -411,7 +465,7 @@ def test_a_setting_of_a_policy_that_nobody_named_is_refused_where_it_was_given()
     unnamed = {**ATTENTION, "workload": {key: value for key, value in ATTENTION["workload"].items() if key != "policy"}}
     said = r"^--set workload\.policy\.rotation = True: needs name beside it \(allowed: {name: ..., rotation: ...}\)$"
     with pytest.raises(xs.InputError, match=said):
-        load(unnamed, {"workload.policy.rotation": True}, label="--set")
+        load_scenario(unnamed, {"workload.policy.rotation": True}, label="--set")
 
 
 # progress -------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 
 import xstage as xs
-from xstage.answers.comparison import _other_order, comparison_parts, comparison_tables
+from xstage.answers.comparison import _other_order, comparison_tables
 from xstage.answers.run import run_parts
 
 from .scenarios import MEGAMOE, MEGAMOE_SM90
@@ -38,7 +38,7 @@ def test_stall_is_told_of_all_lanes_and_of_one(done):
 
 
 def test_the_time_of_a_task_is_said_to_hold_its_waits(done):
-    titles = [getattr(part, "title", "") for part in comparison_parts(done)]
+    titles = [getattr(part, "title", "") for part in done.printed()]
     assert "from a task's first op to its last, waits included, us: median / 95 %" in titles
 
 

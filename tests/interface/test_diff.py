@@ -5,13 +5,13 @@ import json
 
 import pytest
 from rich.console import Console
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import load_scenario
 from xstage.sim.errors import InputError
 
 import xstage as xs
 from xstage.cli import main
 from xstage.differences.change import Change, relative_pct
-from xstage.differences.diff import Difference, _percent, difference_parts
+from xstage.differences.diff import Difference, _percent
 
 SMALL = {"workload.producers": 4, "engine": "simpy"}
 WORDS = ["--set", "workload.producers=4", "--engine", "simpy"]
@@ -71,9 +71,9 @@ def test_parts_of_a_list_go_by_their_names():
 
 def test_names_that_do_not_fit_are_folded_and_not_cut():
     names = [f"roles.epilogue.{'long_' * 14}{end}" for end in "ab"]
-    found = Difference("run", "old", "new", 2, tuple(Change(name, "x" * 40, "y" * 40) for name in names), (), {})
+    found = Difference("run", "old", "new", 2, tuple(Change(name, "x" * 40, "y" * 40) for name in names), ())
     console = Console(width=80, file=io.StringIO())
-    for part in difference_parts(found):
+    for part in found.printed():
         console.print(part)
     printed = console.file.getvalue()
     assert "…" not in printed and all(len(line) <= 80 for line in printed.splitlines())
@@ -98,7 +98,7 @@ def test_two_machines_differ_in_quantities_whatever_their_unit():
 
 
 def test_two_scenarios_differ_also_where_only_their_machines_do():
-    found = xs.diff("isolated-burst", load("isolated-burst", {"machine.stage.capacity_sm": "60 KiB"}))
+    found = xs.diff("isolated-burst", load_scenario("isolated-burst", {"machine.stage.capacity_sm": "60 KiB"}))
     assert changes(found) == {"machine.stage.capacity_sm": ("30 KiB", "60 KiB")}
 
 
@@ -116,7 +116,7 @@ def test_a_file_and_a_name_may_be_compared(tmp_path, capsys):
 
 def test_two_schedules_differ_in_rows(tmp_path):
     for name, burst in (("one", "48 KiB"), ("other", "24 KiB")):
-        load("isolated-burst", SMALL | {"workload.burst": burst}).program().save(tmp_path / f"{name}.npz")
+        load_scenario("isolated-burst", SMALL | {"workload.burst": burst}).program().save(tmp_path / f"{name}.npz")
     found = xs.diff(tmp_path / "one.npz", tmp_path / "other.npz")
     assert changes(found)["bytes_stored"] == (4 * 48 * 1024, 4 * 24 * 1024)
     assert any(line.startswith("ops: ") and "bytes 49152 | 24576" in line for line in found.notes)

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from xstage.scenarios.loader import Resolved
 
 import xstage as xs
-from xstage.answers.explanation import Bar, Explanation, explanation_parts
+from xstage.answers.explanation import BELOW_ZERO, EVEN_BELOW_ZERO, Bar, Explanation
 
 from .scenarios import MEGAMOE, MEGAMOE_SM90
 
@@ -123,6 +124,82 @@ def test_a_bar_that_only_others_uncover_is_not_the_first_to_look_at(done):
     )
 
 
+def test_a_bar_that_pays_back_what_one_above_it_costs_is_judged_alone(done):
+    found = made(done, ("capacity", -36, -36), ("links", 100, 67), ("issue", 6, 80))
+    assert found.largest.name == "issue"
+    assert "Most saves issue: 80.000 us, 72.7 % of the makespan, gone with no issue." in found.sentence
+    assert "largest removable part" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    "bars", [(("links", 100, 67), ("capacity", -36, -36)), (("capacity", -1, -1), ("links", 100, 67))]
+)
+def test_a_bar_below_0_does_not_disturb_those_above_it_nor_does_a_small_one(done, bars):
+    found = made(done, *bars)
+    assert "The largest removable part is links: 100.000 us" in found.sentence
+
+
+def test_network_interfaces_are_removed_before_the_stage_and_the_drain_rate(done):
+    names = [bar.name for bar in done.bars]
+    assert names.index("links") < names.index("capacity") < names.index("drain_rate")
+
+
+@pytest.mark.parametrize("order", [["links", "R", "Q"], ["R", "Q", "links"]])
+def test_what_is_left_does_not_depend_on_the_order(order):
+    """Producers start apart by what drains, through the core of a switch that carries a quarter of what GPUs send."""
+    machine = {
+        "base": "hgx-h100",
+        "overrides": {"interconnect.kind": "oversubscribed_switch", "interconnect.oversubscription": 4},
+    }
+    workload = {**NODES["workload"], "gpus": 8, "gap": "0 us", "mode": "free_running"}
+    left = [
+        bar
+        for bar in xs.explain({**NODES, "machine": machine, "workload": workload}, order=order).bars
+        if not bar.removed
+    ]
+    fast = {"machine.interconnect.drain_rate": "300000000 GB/s", "machine.interconnect.oversubscription": 1,
+            "machine.stage.capacity_sm": "1 GiB", "machine.stage.capacity_gpu": "1024 GiB"}  # fmt: skip
+    wide = xs.run({**NODES, "machine": machine, "workload": workload}, overrides=fast).makespan_us
+    assert sum(bar.ps for bar in left) / 1e6 == pytest.approx(wide, rel=1e-3)
+
+
+SKEWED = {"workload.routing": {"kind": "zipf", "max_over_mean": 3}}
+
+
+def test_without_imbalance_every_expert_has_as_many_rows():
+    [bar] = [bar for bar in xs.explain(MEGAMOE, order=["imbalance"], overrides=SKEWED).bars if bar.removed]
+    skewed, even = (
+        xs.run(MEGAMOE, overrides=change).makespan_us for change in (SKEWED, {"workload.routing": {"kind": "even"}})
+    )
+    assert bar.ps / 1e6 == pytest.approx(skewed - even, abs=1e-6) and bar.ps > 0
+    assert "imbalance" not in [bar.name for bar in xs.explain(MEGAMOE, overrides={"workload.routing": "even"}).bars]
+
+
+def test_a_bar_below_0_has_the_reason_of_its_limit(done):
+    few, other = (made(done, (name, -5, -5), ("links", 20, 20)) for name in ("imbalance", "capacity"))
+    assert EVEN_BELOW_ZERO in few.printed() and BELOW_ZERO not in few.printed()
+    assert BELOW_ZERO in other.printed() and EVEN_BELOW_ZERO not in other.printed()
+
+
+def test_no_schedule_is_built_twice(monkeypatch):
+    built, build = [], Resolved.program
+
+    def program(resolved):
+        assert resolved not in built
+        built.append(resolved)
+        return build(resolved)
+
+    monkeypatch.setattr(Resolved, "program", program)
+    xs.explain(MEGAMOE_SM90)
+    assert len(built) > 1
+
+
+def test_schedules_that_are_too_large_to_keep_are_built_again(monkeypatch):
+    kept = xs.explain(MEGAMOE_SM90)
+    monkeypatch.setattr("xstage.answers.limits.KEPT_BYTES", 0)
+    assert xs.explain(MEGAMOE_SM90).bars == kept.bars
+
+
 def test_limits_that_stand_in_for_each_other_are_named_with_what_they_need(done):
     found = made(done, ("hbm", 0, 0), ("l2_feed", 30, 0))
     assert found.largest.name == "l2_feed"
@@ -181,5 +258,5 @@ def test_what_to_beware_of_is_printed_last():
     changes = {"machine.interconnect.drain_rate": "700 GB/s", "workload.m": 1024}
     found = xs.explain("gemm-rs-llama-serial", overrides=changes)
     [said] = found.warnings
-    assert explanation_parts(found)[-1] == f"warning: {said}"
+    assert found.printed()[-1] == f"warning: {said}"
     assert found.as_dict()["warnings"] == [said]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import load_scenario
 
 import xstage as xs
 from xstage.answers.needed_parts import all_rates, room
@@ -17,6 +17,7 @@ from xstage.answers.needs import (
     Needs,
     Took,
     _faster_with_less,
+    _short,
     least_factor,
     needs,
     needs_parts,
@@ -59,6 +60,7 @@ def wired(**numbers: Any) -> dict[str, Any]:
     return {"question": "Which rate binds?", "machine": machine, "workload": ALL_TO_ALL}
 
 
+TWICE = {"interconnect.kind": "oversubscribed_switch", "interconnect.oversubscription": 2}
 SLOW_CORE = wired(kind="oversubscribed_switch", drain_rate="717 GB/s", oversubscription=4.0)
 LINKS = wired(kind="custom", links=[{"between": ["0-7", "leaf"], "rate": "300 GB/s"}])
 MESH = wired(kind="ring", link_rate="40 GB/s", hop_latency="0.1 us")
@@ -153,13 +155,22 @@ def test_where_no_rate_alone_is_enough_all_are_named_with_what_each_saves():
     assert any(f"NIC rate of {rate.alone[1].value} alone" in text for text in texts)
 
 
+def test_a_drain_rate_that_takes_the_core_of_a_switch_with_it_is_named_as_it_ran():
+    """Neither the ports alone nor a core that never blocks is enough, and the two of them are not what ran together."""
+    rate = needs("uniform-all-to-all", overrides={f"machine.{path}": value for path, value in TWICE.items()}).needs[0]
+    assert not any(one.enough for one in rate.alone)
+    assert rate.settings == {"machine.interconnect.drain_rate": rate.value}
+    sentence = _short(rate, rate.tried[0][1])
+    assert sentence.startswith(f"drain rate (R) of {rate.value}, the switch's core with it, would save ")
+
+
 def test_rates_that_nothing_passes_are_not_looked_at():
     [rate, _] = needs({**RAILS, "workload": {**RAILS["workload"], "gpus": 8}}).needs
     assert (rate.text, rate.alone) == ("drain rate (R)", ())
 
 
 def test_the_least_room_is_that_of_a_granule_and_is_printed_as_it_ran():
-    resolved = load(RAILS)
+    resolved = load_scenario(RAILS)
     least = room(resolved).at(1 / MOST_FACTOR)
     assert least.text == "3.801 KiB, 1 KiB an SM"
     assert xs.run(RAILS, overrides=least.settings).makespan_us > 0
@@ -171,7 +182,7 @@ def took(found: dict[float, int]) -> dict[float, Took]:
 
 
 def test_where_less_is_faster_that_is_said():
-    resolved = load(TRAIN)
+    resolved = load_scenario(TRAIN)
     limit = room(resolved)
     assert _faster_with_less(limit, took({1.0: 1000, 0.5: 999, 2.0: 900}), 900) is None
     assert _faster_with_less(limit, took({1.0: 1000, 0.5: 999}), 1000) is None  # what an order of granules may do

@@ -2,7 +2,7 @@
 
 import pytest
 from xstage.scenarios.catalogue import entries
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import load_scenario
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
@@ -51,7 +51,7 @@ def halved(name, number):
 
 
 def run(written, overrides):
-    resolved = load(written, overrides)
+    resolved = load_scenario(written, overrides)
     return simulate(resolved.program(), resolved.fabric(), trace="off")
 
 
@@ -117,7 +117,7 @@ def test_more_than_one_that_cannot_matter_is_said_of_each():
 def test_values_that_are_acceptable_only_together_have_an_effect_each():
     """6 GPUs do not divide 256 experts, nor 8 GPUs 258: neither run without the other can be built."""
     given = {"workload.gpus": 6, "workload.experts": 258, "workload.tokens": 64, "workload.ranks": "all"}
-    resolved = load("megamoe-flash-wave", given)
+    resolved = load_scenario("megamoe-flash-wave", given)
     said = without_effect("megamoe-flash-wave", given, resolved.program(), resolved.fabric())
     assert not [one for one in said if "gpus" in one or "experts" in one]
 
@@ -137,7 +137,7 @@ def test_more_room_in_one_stage_names_the_other_one_if_that_is_full_first(key, v
     path = f"machine.stage.{key}"
     given = {path: value} | ({"machine.stage.capacity_gpu": "1 MiB"} if key == "capacity_sm" else {})
     train = scenario("hgx-b200", producers=64, burst="64 KiB", gpus=2)
-    resolved = load(train, given)
+    resolved = load_scenario(train, given)
     program, fabric = resolved.program(), resolved.fabric()
     said = without_effect(train, given, program, fabric, simulate(program, fabric))
     assert [one for one in said if path in one and f"see machine.stage.{other}" in one]

@@ -17,7 +17,7 @@ from xstage.sim.errors import InputError
 import xstage as xs
 from xstage.cli import main
 from xstage.paper import l2_tiles as tiles
-from xstage.paper.calls import Speedups, by_call, losing_case, most_slowed, paper_machine, speedup_parts
+from xstage.paper.calls import Speedups, by_call, losing_case, most_slowed, paper_machine
 from xstage.paper.leads import lead_parts
 
 
@@ -36,10 +36,10 @@ def test_the_two_constants_come_from_one_model_and_closed_forms() -> None:
 
 
 def test_a_run_has_the_papers_main_loops_and_the_fitted_machine() -> None:
-    from xstage.scenarios.loader import load
+    from xstage.scenarios.loader import load_scenario
 
     scenario = tiles.tile_scenario("qwen3.5", "expert_wave", 64, 1.0, 0)
-    resolved = load(scenario, tiles.machine_overrides(tiles.fit()))
+    resolved = load_scenario(scenario, tiles.machine_overrides(tiles.fit()))
     assert resolved.machine.interconnect.fan_out_efficiency.value == pytest.approx(0.9315, abs=1e-3)
     shape = resolved.program().meta["shape"]
     assert (shape["l1_main_loop_ps"], shape["l2_main_loop_ps"]) == (14_400_000, 4_240_000)
@@ -70,7 +70,7 @@ def test_tiles_of_a_small_call_are_told() -> None:
     done = xs.paper_tiles(["dit-moe"], tokens=256, seeds=1, workers=1)
     assert done.rows[0]["span_wave_us"] > 1
     assert "dit-moe" in json.dumps(done.as_dict())
-    assert any("Stall of the other models" in part for part in tiles.tile_parts(done) if isinstance(part, str))
+    assert any("Stall of the other models" in part for part in done.printed() if isinstance(part, str))
     assert len(done.frame) == 1 and "dit-moe" in done._repr_html_()
     assert len(done.plot().axes[0].patches) == 6  # two spans and a stall, simulated and measured
 
@@ -104,11 +104,11 @@ def test_speedups_by_call() -> None:
 
 
 def test_statistics_of_speedups_are_told_beside_the_paper() -> None:
-    done = Speedups(by_call(made_up_points()), {}, losing_case=losing_case())
+    done = Speedups(by_call(made_up_points()), losing_case=losing_case())
     assert done.statistics()["geometric_mean"] == pytest.approx((1.1 * 1.8) ** 0.5)
     assert done.statistics("skewed")["minimum"] == 1.8
     assert done.as_dict()["paper"]["maximum"] == 1.62
-    text = " ".join(part for part in speedup_parts(done) if isinstance(part, str))
+    text = " ".join(part for part in done.printed() if isinstance(part, str))
     assert "Skewed calls gain more" in text and "No call loses here" in text
     assert "No call loses here" in done._repr_html_() and len(done.frame) == 2
     assert [list(line.get_ydata()) for line in done.plot().axes[0].lines[1:]] == [[1.1], [1.8]]
@@ -140,7 +140,7 @@ def test_with_the_papers_tiles_a_call_with_large_experts_loses_to_hbm() -> None:
     slowed = most_slowed(by_call(pd.DataFrame(rows)), "paper")
     assert slowed is not None and slowed["model"] == "dsv4-pro"
     assert slowed["hbm_interleaved_us"] > 1.3 * slowed["hbm_wave_us"] > 0
-    done = Speedups(by_call(pd.DataFrame(rows)), {}, "paper", slowed)
+    done = Speedups(by_call(pd.DataFrame(rows)), "paper", slowed)
     assert "most_slowed" in json.loads(json.dumps(done.as_dict()))
     assert "1 calls lose" in done._repr_html_()
 
@@ -166,6 +166,9 @@ def test_a_small_lead_starves_l2_and_a_large_one_costs_ring_space() -> None:
     assert first["l2_input_wait_us"] > 10 > 0.5 > last["l2_input_wait_us"]
     assert last["ring_mib"] > 4 * knee["ring_mib"]
     assert curve.knee_rows == 1152
+    assert [row["ring_m_blocks"] for row in curve.rows] == [2, 2, 7, 33]
+    row_bytes = (4096 + 2048) * 33 / 32  # FP8 with a scale byte of 32, the inputs of L1 and of L2
+    assert all(row["ring_mib"] == row["ring_m_blocks"] * 192 * row_bytes / 2**20 for row in curve.rows)
     assert "D_knee: 1152 rows" in lead_parts(curve)[-1] and "1152" in curve._repr_html_()
     assert [list(axes.lines[0].get_xdata()) for axes in curve.plot().axes] == [[0, 192, 1152, 6144]] * 2
     [printed] = [part for part in lead_parts(curve) if not isinstance(part, str)]

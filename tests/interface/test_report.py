@@ -196,7 +196,7 @@ def test_what_paper_found_becomes_pages(tmp_path):
         "interleaved_us": 100.0, "speedup": [1.2, 1.3], "stall_wave_us_per_sm": 2.0, "stall_interleaved_us_per_sm": 1.0,
         "stall_reduction_pct": 50.0,
     })  # fmt: skip
-    answer = {"schema_version": 1} | Speedups(calls, {}).as_dict()
+    answer = {"schema_version": 1} | Speedups(calls).as_dict()
     (tmp_path / "calls.json").write_text(json.dumps(answer))
     assert xs.report(tmp_path / "calls.json", tmp_path / "calls.html").figures == 1
     assert "1.249 times as fast in the geometric mean of 2 calls" in (tmp_path / "calls.html").read_text()

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import Resolved, load_scenario
 from xstage.sim.outcome import OP_RECORD
 
 import xstage as xs
@@ -16,6 +16,7 @@ from xstage.answers.run_estimate import estimate_run, expected_s
 from xstage.cli import main
 from xstage.terminal.progress import _tell_elapsed, elapsed, share_lines
 
+BURST = load_scenario("isolated-burst")
 MOE = {
     "question": "q?",
     "machine": "hgx-b200",
@@ -36,7 +37,7 @@ MOE = {
     ],
 )
 def test_ops_are_exact_and_events_about_right(scenario):
-    built = Built.of(load(scenario))
+    built = Built.of(load_scenario(scenario))
     found, ran = estimate_run(built), xs.run(built).as_dict()
     assert found.ops == ran["ops"]
     assert ran["events"] / 1.15 < found.events < 1.15 * ran["events"]
@@ -50,20 +51,21 @@ def test_an_estimate_is_printed_in_place_of_a_run(answer):
 
 
 def test_a_full_trace_needs_more_memory():
-    resolved = load(MOE)
+    resolved = load_scenario(MOE)
     off, full = (estimate_run(resolved, trace=level) for level in ("off", "full"))
     assert full.memory_bytes - off.memory_bytes > full.ops * OP_RECORD.itemsize
 
 
-def test_a_schedule_is_built_once():
-    resolved = load(MOE)
-    built = Built.of(resolved)
-    assert built.program() is built.program()
-    assert built.program() == resolved.program()
-    assert built.scenario == resolved.scenario
+def test_what_was_built_for_an_estimate_is_not_built_again_for_the_run(monkeypatch):
+    resolved = load_scenario(MOE)
+    ran, built = xs.run(resolved).makespan_us, Built.of(resolved)
+    monkeypatch.delattr(Resolved, "program")
+    monkeypatch.delattr(Resolved, "fabric")
+    assert estimate_run(built).ops > 0
+    assert xs.run(built).makespan_us == ran
 
 
-@pytest.mark.parametrize("given", ["isolated-burst", load("isolated-burst").scenario, load("isolated-burst")])
+@pytest.mark.parametrize("given", ["isolated-burst", BURST.scenario, BURST])
 def test_a_scenario_is_given_as_everywhere(given):
     assert estimate_run(given).ops == 148
 
@@ -73,7 +75,7 @@ def test_overrides_are_those_of_a_run():
 
 
 def test_both_engines_can_be_asked(answer):
-    built = Built.of(load("isolated-burst"))
+    built = Built.of(load_scenario("isolated-burst"))
     assert expected_s(built, "simpy") > expected_s(built, "compiled")
     code, found = answer("run", "isolated-burst", "--estimate", "--engine", "fast")
     assert code == 2 and "engine = 'fast': is unknown" in found["error"]["message"]
@@ -82,7 +84,7 @@ def test_both_engines_can_be_asked(answer):
 @pytest.fixture
 def passing(monkeypatch):
     """A run on a clock of its own: it tells its share at some times, and may end."""
-    now, built = [0.0], Built.of(load("isolated-burst"))
+    now, built = [0.0], Built.of(load_scenario("isolated-burst"))
 
     def run(told, end_s):
         def simulate(program, fabric, engine, trace, progress):
@@ -183,7 +185,7 @@ def test_a_rack_of_72_ranks_is_estimated_and_runs():
     workload = MOE["workload"] | {
         "model": "dsv4-pro", "gpus": 72, "tokens": 32, "placement": {"kind": "eplb", "redundant": 48},
     }  # fmt: skip
-    built = Built.of(load(MOE | {"machine": "gb200-nvl72", "workload": workload}))
+    built = Built.of(load_scenario(MOE | {"machine": "gb200-nvl72", "workload": workload}))
     found = estimate_run(built)
     ran = xs.run(built)
     assert found.ops == ran.metrics["ops"]

@@ -1,7 +1,7 @@
 """How sure a saving is: every number with an interval that either schedule uses is in it, and so are other seeds."""
 
 import pytest
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import load_scenario
 
 import xstage as xs
 from xstage.answers.reruns import simulated, with_workload
@@ -24,7 +24,7 @@ def ran(written, policy):
 
 
 def under(written, policy):
-    resolved = load(written)
+    resolved = load_scenario(written)
     return with_workload(resolved, resolved.scenario.workload.with_policy(policy, {}))
 
 
@@ -91,7 +91,8 @@ def test_what_is_run_again_counts_as_progress(drawn):
 
 def test_a_person_is_told_the_interval_and_what_it_is_of(tuned):
     low, high = tuned.saving_interval_pct
-    _, _, saves, interval, *_ = tuning_parts(tuned)
+    _, where, _, saves, interval, *_ = tuning_parts(tuned)
+    assert where.startswith("attention with the All-to-All of its output, bf16, policy serial, on 2 GPUs of hgx-h100")
     assert f"({low:.1f} to {high:.1f} %)" in saves
     assert interval == tuned.interval.told
     answer = tuned.as_dict()
@@ -103,9 +104,8 @@ def test_where_nothing_is_saved_there_is_no_interval_and_no_note():
     done = xs.tune(ATTENTION, ["serial"], most_runs=2)
     assert done.best is done.own
     assert done.saving_interval_pct is None and done.note is None
-    _, _, said, *_ = tuning_parts(done)
-    assert (
-        said
-        == f"No policy or setting that was tried is faster than serial as it is written ({done.own.makespan_us:.3f} us)."
-    )
+    _, _, _, said, *_ = tuning_parts(done)
+    takes = f"serial as it is written ({done.own.makespan_us:.3f} us)"
+    assert said == f"No policy or setting that was tried is faster than {takes}. Leave it."
+    assert done.advice == done.as_dict()["advice"] == "leave"
     assert "saves" not in str(tuning_parts(done))

@@ -1,11 +1,13 @@
 """The contract of `xstage sweep`: agreed fields, exit codes, and progress that leaves standard output alone."""
 
+import re
 import subprocess
 import sys
 
 import pandas as pd
 import pytest
 
+import xstage as xs
 from xstage.cli import main
 
 STUDY = """question: How long do small bursts take?
@@ -46,6 +48,15 @@ def test_points_that_fail_are_shown_and_are_no_failure_of_the_sweep(study, tmp_p
     lines = [line.split() for line in out.splitlines()]
     assert [*lines[lines.index(["what", "failed"]) + 2][:3]] == ["2", "4", "InputError"]  # points, the first, the error
     assert out.splitlines()[-1] == "2 points of 6 failed; the others are complete, so the exit code is 0."
+
+
+def test_the_page_of_a_sweep_has_each_error_once_with_its_points(study, tmp_path):
+    xs.sweep(study(149), tmp_path / "out", workers=1)
+    xs.report(tmp_path / "out", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert text.count("mine.yaml:5: workload.producers = 149") == 1
+    row = re.search(r"<tr[^>]*>((?:(?!</tr>).)*workload.producers = 149.*?)</tr>", text, re.DOTALL)[1]
+    assert re.findall(r"<td[^>]*>([^<]*)", row)[:3] == ["2", "4", "InputError"]
 
 
 def test_a_small_study_is_a_table_of_its_axes_and_its_metric(study, tmp_path, capsys):

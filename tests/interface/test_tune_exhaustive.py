@@ -6,7 +6,8 @@ import itertools
 from typing import Any
 
 import pytest
-from xstage.scenarios.loader import Resolved, load
+from xstage.scenarios.loader import Resolved, load_scenario
+from xstage.scenarios.workload import Ring
 
 import xstage as xs
 from xstage.answers.reruns import choices_of, with_workload
@@ -67,8 +68,9 @@ def every_makespan(resolved: Resolved) -> dict[str, list[float]]:
     """Makespans of all settings by policy, without those that cannot run."""
     found: dict[str, list[float]] = {}
     for name, choice in choices_of(resolved).items():
-        for values in itertools.product(*(range(s.low, s.high + 1, s.step) for s in choice.settings)):
-            parameters = {s.key: s.written(v) for s, v in zip(choice.settings, values, strict=True)}
+        for values in itertools.product(*(s.values for s in choice.settings)):
+            given = [s.given(value) for s, value in zip(choice.settings, values, strict=True)]
+            parameters = {key: value for one in given for key, value in one.items()}
             changed = with_workload(resolved, resolved.scenario.workload.with_policy(name, parameters))
             try:
                 makespan_us = xs.run(changed, trace="off").makespan_us
@@ -82,7 +84,7 @@ def every_makespan(resolved: Resolved) -> dict[str, list[float]]:
 @pytest.mark.parametrize("name", TEN)
 def test_tune_finds_the_best_of_an_exhaustive_sweep_within_a_percent(name: str) -> None:
     """Of all policies together and of each alone; the sweep's settings differ by more than that, so it could miss."""
-    tuned, swept = xs.tune(TEN[name]), every_makespan(load(TEN[name]))
+    tuned, swept = xs.tune(TEN[name]), every_makespan(load_scenario(TEN[name]))
     best = min(min(times) for times in swept.values())
     print(f"{name}: {100 * (tuned.best.makespan_us / best - 1):+.3f} % of {best:.1f} us")  # shown by pytest -s
     assert tuned.best.makespan_us is not None and tuned.best.makespan_us <= 1.01 * best
@@ -105,7 +107,29 @@ def test_a_small_lead_starves_l2_and_a_large_one_costs_ring_space() -> None:
     rooms = [curve[lead].room_bytes for lead in sorted(curve)]
     assert rooms == sorted(rooms) and rooms[-1] > 10 * rooms[0]
     assert curve[tuned.d_knee].room_bytes == (tuned.d_knee // 192 + 1) * 192 * (1024 + 32 + 256 + 8)
-    assert "its ring takes" in tuned._repr_html_()
+    assert f"D_knee of interleaved: {tuned.d_knee} rows" in tuned._repr_html_()
+
+
+def test_what_a_ring_takes_is_said_of_a_run_that_had_it() -> None:
+    """Without a ring L1 is not held back: leads below D_knee are faster than they can be in so little memory."""
+    tuned = xs.tune(SLOW_TILES, ["interleaved"], most_runs=12)
+    ran = {t.parameters["lead_rows"]: t for t in tuned.curve if t.policy == "interleaved" and t.parameters}
+    for lead in (0, tuned.d_knee):
+        ring = max(1, lead // 192) + 1
+        assert ran[lead].parameters == {"lead_rows": lead, "ring_m_blocks": ring}
+        policy = {"name": "interleaved", **ran[lead].parameters}
+        assert xs.run(SLOW_TILES, overrides={"workload.policy": policy}).makespan_us == ran[lead].makespan_us
+        assert ran[lead].room_bytes == ring * 192 * (1024 + 32 + 256 + 8)
+    no_ring = {"workload.policy": {"name": "interleaved", "lead_rows": 0}}
+    assert xs.run(SLOW_TILES, overrides=no_ring).makespan_us < 0.95 * ran[0].makespan_us
+
+
+def test_a_lead_in_a_ring_of_another_size_is_not_on_the_curve() -> None:
+    own = {"workload.policy": {"name": "interleaved", "lead_rows": 192}}
+    tuned = xs.tune(SLOW_TILES, ["interleaved"], overrides=own, most_runs=4)
+    assert tuned.own.room_bytes is None
+    with_ring = next(t for t in tuned.curve if t.parameters == {"lead_rows": 192, "ring_m_blocks": 2})
+    assert tuned.leads[192] == (with_ring.makespan_us, Ring(2, with_ring.room_bytes))
 
 
 def test_every_key_of_the_own_policy_that_is_given_up_is_named():

@@ -78,6 +78,17 @@ def test_the_breakdown_draws_every_stall_and_wait_of_lanes_that_compute_or_store
     assert len(set(hatches)) == 3, "causes differ without their colours, too"
 
 
+def test_bars_of_all_roles_have_one_scale_and_their_sums_behind_them():
+    figure = breakdown_figure(BREAKDOWN)
+    lanes, epilogue = figure.axes
+    assert lanes.get_xlim() == epilogue.get_xlim() and lanes.get_xlim()[1] > 7 + 500
+    sums = [[text.get_text() for text in axes.texts] for axes in (lanes, epilogue)]
+    assert sums == [["15.0", "15.0"], ["507.0", "507.0"]]
+    figure.draw_without_rendering()
+    ends = [text.get_window_extent().x1 for axes in figure.axes for text in axes.texts]
+    assert max(ends) <= lanes.get_window_extent().x1
+
+
 def test_a_timeline_names_all_of_its_lines_and_what_was_simulated():
     figure = timeline_figure(TIMELINE, "a layer, on 8 GPUs")
     [legend] = figure.legends
@@ -103,6 +114,14 @@ def test_the_curve_of_a_setting_has_its_points_and_its_knee():
     assert axes.get_ylim()[0] == 0
     assert axes.get_title(loc="left") == "interleaved: makespan over row lead D"
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["interleaved", "as written: expert_wave"]
+
+
+def test_leads_that_ran_with_their_ring_are_not_mixed_with_the_written_one():
+    """Which has no ring: it is a line, and no point of the curve."""
+    written = pd.DataFrame({"policy": "interleaved", "lead_rows": [0], "makespan_us": [110.0], "room_bytes": [np.nan]})
+    tried = pd.concat([written, TUNE.iloc[2:].assign(room_bytes=[2.0, 2.0, 3.0])], ignore_index=True)
+    [axes] = tune_figure(tried, "interleaved", "lead_rows", 192, 110.0).axes
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[0, 150], [192, 100.5], [384, 100]])
 
 
 def test_leads_far_apart_have_a_logarithmic_axis_with_room_between_their_labels():

@@ -263,6 +263,13 @@ def test_every_call_is_a_mark_at_its_speedup():
     np.testing.assert_allclose(np.sort(marks), np.sort(CALLS["speedup"]))
 
 
+def test_calls_tell_that_half_of_those_of_the_paper_are_skewed():
+    [axes] = calls_figure(CALLS, PAPER).axes
+    own, paper = axes.texts[0].get_text().splitlines()
+    assert own == f"geometric mean {np.exp(np.log(CALLS['speedup']).mean()):.3f}"
+    assert paper.startswith(f"the paper's 84 calls, half of them skewed: {PAPER['geometric_mean']:g}")
+
+
 def test_the_map_names_the_fastest_policy_of_each_size():
     axes = best_policy_figure(BEST).axes[0]
     assert {text.get_text().split("\n")[0] for text in axes.texts} == {"reshaped"}

@@ -108,7 +108,9 @@ def test_a_rate_that_somebody_asked_for_is_no_faster_than_the_ports(name, change
     """350 GB/s drain, of which 0.99 is left with both directions busy. An AllReduce counts data going and coming, and in the
     switch its ports carry 9/8 of that for 14/8 counted, unless the policy says its rate: then only sums take ports.
     """
-    resolved, slower = (load_scenario(name, {"machine": "hgx-h100", **changes, **more}) for more in ({}, _at(reached, changes)))
+    resolved, slower = (
+        load_scenario(name, {"machine": "hgx-h100", **changes, **more}) for more in ({}, _at(reached, changes))
+    )
     [sentence] = cautions(resolved, resolved.program())
     assert f"rate of {given} GB/s is above the {reached:g} GB/s that ports drain" in sentence
     took, at_most = (simulate(one.program(), one.fabric(), trace="off").makespan_ps for one in (resolved, slower))
@@ -213,7 +215,9 @@ def test_a_train_has_no_tensor_cores_to_be_named():
 
 def gemm(machine="hgx-h100", **workload):
     sizes = {"operation": "gemm_rs", "m": 4096, "n": 8192, "k": 28672, "policy": "fused", "gpus": 8}
-    resolved = load_scenario({"question": "?", "machine": machine, "workload": {"kind": "tensor_parallel", **sizes, **workload}})
+    resolved = load_scenario(
+        {"question": "?", "machine": machine, "workload": {"kind": "tensor_parallel", **sizes, **workload}}
+    )
     return cautions(resolved, resolved.program())
 
 
@@ -279,7 +283,9 @@ def on(wiring, base="hgx-h100"):
 
 def attention(machine, granule="1 KiB", **workload):
     sizes = {"kind": "attention_a2a", "heads": 64, "kv_heads": 8, "tokens": 2048, "gpus": 8, "causal": True}
-    resolved = load_scenario({"question": "?", "machine": machine, "granule": granule, "workload": {**sizes, **workload}})
+    resolved = load_scenario(
+        {"question": "?", "machine": machine, "granule": granule, "workload": {**sizes, **workload}}
+    )
     return cautions(resolved, resolved.program())
 
 

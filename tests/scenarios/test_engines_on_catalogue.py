@@ -27,24 +27,14 @@ SMALLER: dict[str, dict[str, Any]] = {
 NAMES = [entry.name for entry in catalogue.entries("scenario")]
 
 
-def disagreements(name: str, overrides: Mapping[str, Any]) -> list[str]:
-    program, fabric = loader.build_program(loader.load(name, overrides))
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        *(pytest.param(name, {}, id=name, marks=[pytest.mark.long] * (name in SMALLER)) for name in NAMES),
+        *(pytest.param(name, less, id=f"{name}, smaller", marks=pytest.mark.slow) for name, less in SMALLER.items()),
+    ],
+)
+def test_the_engines_agree(name: str, overrides: Mapping[str, Any]) -> None:
+    program, fabric = loader.build_program(loader.load_scenario(name, overrides))
     reference, compiled = (simulate(program, fabric, engine=engine, trace="full") for engine in ("simpy", "compiled"))
-    return reference.outcome.same_as(compiled.outcome)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SMALLER])
-def test_small_scenarios(name: str) -> None:
-    assert disagreements(name, {}) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SMALLER)
-def test_large_scenarios_made_smaller(name: str) -> None:
-    assert disagreements(name, SMALLER[name]) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", SMALLER)
-def test_large_scenarios(name: str) -> None:
-    assert disagreements(name, {}) == []
+    assert reference.outcome.same_as(compiled.outcome) == []

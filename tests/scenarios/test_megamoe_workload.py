@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from xstage.scenarios.expert_models import expert_models
-from xstage.scenarios.loader import Resolved, load
+from xstage.scenarios.loader import Resolved, load_scenario
 from xstage.scenarios.machine_files import load_machine
-from xstage.scenarios.megamoe import COMPUTE_NUMBERS
+from xstage.scenarios.megamoe import COMPUTE_NUMBERS, MegaMoeWorkload
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
+from xstage.sim.placement import eplb, max_over_mean
+from xstage.sim.routing import from_histogram, zipf
+from xstage.sim.schedules.megamoe import Interleaved
 
 SMALL = {"hidden": 512, "intermediate": 256, "experts": 16, "topk": 2, "tokens": 64, "gpus": 4}
 
@@ -19,7 +24,7 @@ SMALL = {"hidden": 512, "intermediate": 256, "experts": 16, "topk": 2, "tokens":
 def scenario(**changes: Any) -> Resolved:
     machine = changes.pop("machine", "hgx-b200")
     workload = {"kind": "megamoe", **SMALL, **changes}
-    return load({"question": "how long?", "machine": machine, "workload": workload})
+    return load_scenario({"question": "how long?", "machine": machine, "workload": workload})
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_sizes_that_are_given_replace_those_of_the_model() -> None:
 
 
 def test_every_model_has_its_source_and_fits_the_tiles() -> None:
-    assert len(expert_models()) == 12
+    assert len(expert_models()) == 14
     for one in expert_models().values():
         assert one.source
         assert one.hidden % 256 == 0 == 2 * one.intermediate % 256
@@ -190,10 +195,12 @@ def test_a_router_with_too_many_scores_to_draw_is_refused_before_it_draws(monkey
 
 def test_a_batch_of_any_size_that_does_not_fit_the_ring_is_refused_with_the_largest_that_does() -> None:
     policy = {"name": "lag", "lag": 8, "publish_rows": 10**12}
-    large = load("megamoe-lag-h100", {"workload.policy": policy})
+    large = load_scenario("megamoe-lag-h100", {"workload.policy": policy})
     with pytest.raises(InputError, match=r"publish_rows = 1000000000000: .* \(allowed: 1 to 30, or a larger ring\)"):
         large.program()
-    fits, too_large = (load("megamoe-lag-h100", {"workload.policy": policy | {"publish_rows": n}}) for n in (30, 31))
+    fits, too_large = (
+        load_scenario("megamoe-lag-h100", {"workload.policy": policy | {"publish_rows": n}}) for n in (30, 31)
+    )
     assert len(fits.program().tasks)
     with pytest.raises(InputError, match="allowed: 1 to 30"):
         too_large.program()
@@ -202,7 +209,10 @@ def test_a_batch_of_any_size_that_does_not_fit_the_ring_is_refused_with_the_larg
 @pytest.mark.parametrize(("given", "numbers"), [({}, "w8a8"), ({"numbers": "bf16"}, "bf16")])
 def test_a_model_brings_the_types_that_it_is_released_in(given, numbers):
     workload = {"kind": "megamoe", "model": "deepseek-v3", "tokens": 64, **given}
-    assert load({"question": "q?", "machine": "hgx-b200", "workload": workload}).scenario.workload.numbers == numbers
+    assert (
+        load_scenario({"question": "q?", "machine": "hgx-b200", "workload": workload}).scenario.workload.numbers
+        == numbers
+    )
 
 
 SKEWED = {"experts": 8, "tokens": 512, "topk": 1, "routing": {"kind": "hot_expert", "max_over_mean": 4}}
@@ -223,11 +233,27 @@ def test_a_lead_is_tried_up_to_all_rows_of_the_busiest_rank_in_whole_m_blocks(ch
     [lead] = resolved.policies()["interleaved"].settings
     meta = resolved.program().meta
     block_m, blocks = meta["kernel"]["block_m"], max(meta["m_blocks"])
-    assert (lead.step, lead.high) == (block_m, blocks * block_m)
+    assert list(lead.values) == [block_m * before for before in range(blocks + 1)]
     row_bytes = sum(int(size * 1.03125) for size in (512, 256))  # FP8, and a scale byte of 32
-    assert lead.room is not None
-    assert lead.room(lead.high) == lead.room(lead.high - block_m) == blocks * block_m * row_bytes
-    assert lead.room(0) == 2 * block_m * row_bytes
+    assert lead.ring is not None
+    rings = [lead.ring(int(rows)) for rows in lead.values]
+    assert [ring.m_blocks for ring in rings] == [max(1, before) + 1 for before in range(blocks + 1)]
+    assert all(ring.room_bytes == ring.m_blocks * block_m * row_bytes for ring in rings)
+
+
+@pytest.mark.parametrize("changes", CALLS, ids=str)
+@pytest.mark.parametrize("policy", ["interleaved", "interleaved_ready"])
+def test_a_lead_can_run_with_the_ring_that_is_given_with_it(policy: str, changes: dict[str, Any]) -> None:
+    """With one m-block less it is refused, unless all of the rank's fit."""
+    [lead] = scenario(**changes).policies()[policy].settings
+    for rows in lead.values[:: max(1, len(lead.values) // 3)]:
+        given = lead.given(rows)
+        program = scenario(**changes, policy={"name": policy, **given}).program()
+        assert program.meta["ring_m_blocks"] == given["ring_m_blocks"]
+        if given["ring_m_blocks"] <= max(program.meta["m_blocks"]):
+            less = {"name": policy, **given, "ring_m_blocks": given["ring_m_blocks"] - 1}
+            with pytest.raises(InputError, match="ring_m_blocks"):
+                scenario(**changes, policy=less).program()
 
 
 @pytest.mark.parametrize("changes", CALLS, ids=str)
@@ -236,7 +262,7 @@ def test_beyond_the_range_of_a_setting_nothing_changes(changes: dict[str, Any]) 
     resolved = scenario(**changes)
     runs = "lag" if changes.get("machine") else "alternating"
     for policy, key in (("interleaved", "lead_rows"), (runs, {"lag": "lag", "alternating": "warm_up"}[runs])):
-        high = next(setting.high for setting in resolved.policies()[policy].settings if setting.key == key)
+        high = next(setting.values[-1] for setting in resolved.policies()[policy].settings if setting.key == key)
         ranges = [scenario(**changes, policy={"name": policy, key: value}) for value in (high, 2 * high + 1000)]
         longest, longer = (simulate(one.program(), one.fabric()).makespan_ps for one in ranges)
         assert longest == longer
@@ -270,6 +296,50 @@ def test_the_words_of_a_scenario_are_those_of_the_schedule() -> None:
     assert set().union(*(allowed(policy, "name") for policy in choices)) == {*POLICIES, "interleaved_ready"}
 
 
+SKEWED_DECODE = {"experts": 64, "gpus": 8, "tokens": 32, "topk": 4, "routing": {"kind": "zipf", "exponent": 0.8}}
+
+
+@pytest.mark.parametrize("redundant", [0, 16])
+def test_eplb_does_not_know_the_batch_that_it_places(redundant: int) -> None:
+    """It knows the popularity. Another batch of the same popularity is as even, on average, and none perfectly."""
+    busiest, other, known = [], [], []
+    for seed in range(40):
+        changes = SKEWED_DECODE | {"placement": {"kind": "eplb", "redundant": redundant}}
+        workload = scenario(**changes).scenario.workload
+        assert isinstance(workload, MegaMoeWorkload)
+        machine, shape = load_machine("hgx-b200"), workload.shape()
+        rows, placement = workload._placed_rows(machine, shape, Interleaved(), seed)
+        weights = np.random.default_rng(seed).permutation(1 / np.arange(1, 65) ** 0.8)
+        independent = from_histogram(weights, 8, 32, 4, np.random.default_rng(1000 + seed))
+        best = eplb(rows.expert_rows, n_replicas=64 + redundant, n_ranks=8)
+        busiest.append(max_over_mean(placement.rank_load(rows.expert_rows)))
+        other.append(max_over_mean(placement.rank_load(independent.expert_rows)))
+        known.append(max_over_mean(best.rank_load(rows.expert_rows)))
+    assert min(busiest) > 1.02
+    assert np.mean(busiest) == pytest.approx(np.mean(other), rel=0.04)
+    assert np.mean(busiest) > np.mean(known) + 0.05
+
+
+def test_the_batch_itself_does_not_depend_on_its_placement() -> None:
+    workloads = [scenario(**SKEWED_DECODE, placement=kind).scenario.workload for kind in ("contiguous", "eplb")]
+    drawn = []
+    for workload in workloads:
+        assert isinstance(workload, MegaMoeWorkload)
+        drawn.append(workload._placed_rows(load_machine("hgx-b200"), workload.shape(), Interleaved(), 3)[0])
+    assert np.array_equal(drawn[0].topk, drawn[1].topk)
+
+
+def test_eplb_of_a_recorded_routing_goes_by_the_record(tmp_path: Path) -> None:
+    """There are no other tokens of it."""
+    recorded = tmp_path / "topk.npy"
+    np.save(recorded, zipf(4, 64, 2, 16, np.random.default_rng(0), exponent=1.0).topk)
+    changes = {"routing": {"kind": "recorded", "file": str(recorded)}, "placement": {"kind": "eplb", "redundant": 4}}
+    workload = scenario(**changes).scenario.workload
+    assert isinstance(workload, MegaMoeWorkload)
+    rows, placement = workload._placed_rows(load_machine("hgx-b200"), workload.shape(), Interleaved(), 0)
+    assert np.array_equal(placement.phy2log, eplb(rows.expert_rows, n_replicas=20, n_ranks=4).phy2log)
+
+
 def test_a_rank_has_one_expert_at_the_least() -> None:
     """Copies fill up the ranks where there are fewer experts; the kernel is chosen before that."""
     resolved = scenario(experts=2, topk=1, placement={"kind": "eplb", "redundant": 2})
@@ -282,7 +352,7 @@ def test_only_one_rank_for_all_is_a_mirror() -> None:
     assert scenario(ranks="symmetric").scenario.workload.is_mirrored
     assert not scenario().scenario.workload.is_mirrored
     with pytest.raises(InputError, match=r"disturb: makes ranks differ \(allowed: workload.ranks: all\)"):
-        load(
+        load_scenario(
             {"question": "?", "machine": "hgx-b200", "workload": {"kind": "megamoe", **SMALL, "ranks": "symmetric"},
              "disturb": {"slow_gpu": {"gpu": 0, "factor": 2.0}}}
         )  # fmt: skip
@@ -291,7 +361,7 @@ def test_only_one_rank_for_all_is_a_mirror() -> None:
 def test_a_model_brings_no_shared_experts_unless_they_are_asked_for() -> None:
     """They may be in the kernel or beside it, so `layer` has that of DeepSeek-V3 and a workload does not."""
     assert {name: one.shared_experts for name, one in expert_models().items() if one.shared_experts is not None} == {
-        "deepseek-v3": 1, "dit-moe": 0, "mixtral-8x7b": 0, "mixtral-8x22b": 0,
+        "deepseek-v3": 1, "dit-moe": 0, "mixtral-8x7b": 0, "mixtral-8x22b": 0, "gpt-oss-120b": 0, "qwen3-235b": 0,
     }  # fmt: skip
     unsized = dict.fromkeys(("hidden", "intermediate", "experts", "topk"))
     assert scenario(model="deepseek-v3", **unsized).scenario.workload.shape().shared_experts == 0  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Facts about the workload `tensor_parallel`: what is written, what it becomes, and what is refused."""
 
 import pytest
-from xstage.scenarios.loader import build_program, load
+from xstage.scenarios.loader import build_program, load_scenario
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
 from xstage.sim.schedules.tensor_parallel import Policy, TensorParallel
@@ -9,7 +9,9 @@ from xstage.sim.schedules.tensor_parallel import Policy, TensorParallel
 
 def scenario(**workload):
     sizes = {"operation": "gemm_rs", "m": 1024, "n": 512, "k": 2048, "gpus": 4}
-    return load({"question": "?", "machine": "hgx-h100", "workload": {"kind": "tensor_parallel", **sizes, **workload}})
+    return load_scenario(
+        {"question": "?", "machine": "hgx-h100", "workload": {"kind": "tensor_parallel", **sizes, **workload}}
+    )
 
 
 @pytest.mark.parametrize(

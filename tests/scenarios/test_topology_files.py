@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import load_scenario
 from xstage.scenarios.machine_files import load_machine
+from xstage.sim import burst_gap
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
 from xstage.sim.interconnect import KINDS
 from xstage.sim.machine import Machine
-from xstage.sim.traffic import all_to_all, route_lengths
+from xstage.sim.topology import Fabric
+from xstage.sim.traffic import all_to_all, route_lengths, same_in_effect
+
+import xstage as xs
 
 FIELDS: dict[str, Any] = {
     "drain_rate": "100 GB/s",
@@ -25,6 +30,7 @@ FIELDS: dict[str, Any] = {
     "nic_latency": "3 us",
     "links": [{"between": ["0-7", "leaf"], "rate": "100 GB/s"}],
 }
+DUPLEX = load_machine("hgx-h100").interconnect.duplex_efficiency.value
 TRAIN = {"kind": "burst_train", "gpus": 4, "producers": 2, "burst": "16 KiB", "destination": "all", "senders": "all"}
 TRAIN |= {"mode": "synchronised", "bursts": 2, "gap": "1 us"}
 
@@ -98,6 +104,40 @@ def test_a_wiring_that_makes_no_sense_is_refused(kind: str, changes: dict[str, A
         machine(kind, **changes)
 
 
+FOUR = [{"between": [a, b], "rate": "50 GB/s"} for a in range(4) for b in range(a)]
+
+
+@pytest.mark.parametrize(
+    "one_by_one, in_ranges",
+    [
+        (FOUR, [{"between": ["0-3", "0-3"], "rate": "50 GB/s"}]),
+        (FOUR, [{"between": ["0-3", "0-3"], "rate": "50 GB/s", "one_way": True}]),
+        ([one for one in FOUR if one["between"] != [1, 0]], [{"between": ["0-3", "2-3"], "rate": "50 GB/s"}]),
+    ],
+    ids=["with itself", "one way", "overlapping"],
+)
+def test_ranges_join_each_pair_by_one_link(one_by_one: list[Any], in_ranges: list[Any]) -> None:
+    """Of both directions, however often the pair is in the two ranges."""
+    made, expected = (machine("custom", gpus=4, links=links).fabric() for links in (in_ranges, one_by_one))
+    assert same_in_effect(made, expected)
+
+
+def test_links_between_the_same_nodes_add_up_but_have_one_latency() -> None:
+    twice = [{"between": ["0-3", "hub"], "rate": "50 GB/s", "latency": "1 us"}] * 2
+    assert machine("custom", gpus=4, links=twice).drain_kbs("peer") == pytest.approx(100_000_000 * DUPLEX)
+    further = [twice[0], {"between": [2, "hub"], "rate": "50 GB/s"}]
+    said = r"links\.value\.1\.latency: is not that of an earlier link from 2 to hub.*allowed: 1 us"
+    with pytest.raises(InputError, match=said):
+        machine("custom", gpus=4, links=further)
+
+
+def test_one_link_of_a_list_is_changed_with_the_list_or_slowed_down_by_a_scenario() -> None:
+    ways = r"\(allowed: .*links, the whole list; a scenario slows one link down with disturb.degraded_link: {between: "
+    for path in ("interconnect.links.0.rate", "interconnect.link_rate"):
+        with pytest.raises(InputError, match=ways):
+            load_machine("dgx1-v100", {path: "10 GB/s"})
+
+
 def test_an_error_names_the_line_of_the_link(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
@@ -144,7 +184,7 @@ def scenario(**disturb: Any) -> dict[str, Any]:
 
 
 def makespan(**disturb: Any) -> int:
-    resolved = load(scenario(**disturb))
+    resolved = load_scenario(scenario(**disturb))
     return simulate(resolved.program(), resolved.fabric()).makespan_ps
 
 
@@ -155,13 +195,54 @@ def test_each_disturbance_makes_a_run_longer() -> None:
     assert makespan(slow_gpu={"gpu": 3, "factor": 2}) == healthy + 1_000_000
 
 
+TREE = [{"between": ["0-3", "hub"], "rate": "100 GB/s"}]
+
+
+def fabric_with(*degraded: dict[str, Any]) -> Fabric:
+    """Four GPUs around a hub, some of their links degraded."""
+    wiring = {"gpus": 4, "kind": "custom", "links": TREE, "drain_rate": None}
+    overrides = {f"machine.interconnect.{name}": value for name, value in wiring.items()}
+    return load_scenario(scenario(degraded_link=list(degraded)), overrides).fabric()
+
+
+def test_a_range_degrades_the_link_of_each_of_its_gpus() -> None:
+    in_one = fabric_with({"between": ["1-2", "hub"], "factor": 0.5})
+    one_by_one = fabric_with(*({"between": [gpu, "hub"], "factor": 0.5} for gpu in (1, 2)))
+    assert same_in_effect(in_one, one_by_one)
+    assert not same_in_effect(in_one, fabric_with({"between": [1, "hub"], "factor": 0.5}))
+    with pytest.raises(InputError, match="between = '0, 1': are not joined by a link"):
+        fabric_with({"between": ["0-1", "0-1"], "factor": 0.5})
+
+
+@pytest.mark.parametrize("bursts", [1, 4])
+def test_isolated_bursts_stay_isolated_behind_a_degraded_link(bursts: int) -> None:
+    """Each takes as long as the only one: the stage has run empty at the rate that is left."""
+    train = {"kind": "burst_train", "producers": 132, "burst": "64 KiB", "bursts": bursts, "mode": "isolated"}
+    run = xs.run({"question": "?", "machine": "hgx-h100", "workload": train,
+                  "disturb": {"degraded_link": {"gpu": 0, "factor": 0.2}}})  # fmt: skip
+    spans = run.trace.spans().query("phase == 'burst'").groupby("m_block")["span_us"].max()
+    stage = load_machine("hgx-h100").x_stage()
+    alone = burst_gap.issue_time(replace(stage, drain_kbs=0.2 * stage.drain_kbs), 132, 64 << 10, mode="isolated")
+    assert spans.tolist() == pytest.approx([alone / 1e6] * bursts, rel=0.01)
+
+
+def test_producers_that_run_freely_start_over_the_period_that_a_degraded_link_leaves() -> None:
+    train = {"kind": "burst_train", "producers": 64, "burst": "64 KiB", "bursts": 2}
+    made = {"question": "?", "machine": "hgx-h100", "workload": train}
+    last = [
+        int(load_scenario(made, overrides).program().lanes["start_ps"].max())
+        for overrides in ({}, {"disturb.degraded_link": {"gpu": 0, "factor": 0.25}})
+    ]
+    assert last[1] == pytest.approx(4 * last[0], rel=1e-6)
+
+
 def test_several_may_be_given() -> None:
     late = [{"gpu": 1, "by": "1 us"}, {"gpu": 2, "by": "4 us"}]
     assert makespan(late_gpu=late) == makespan() + 4_000_000
 
 
 def test_a_disturbance_can_be_set_from_outside() -> None:
-    resolved = load(scenario(late_gpu={"gpu": 3, "by": "1 us"}), {"disturb.late_gpu.by": "7 us"})
+    resolved = load_scenario(scenario(late_gpu={"gpu": 3, "by": "1 us"}), {"disturb.late_gpu.by": "7 us"})
     assert resolved.scenario.disturb.late_gpu[0].by == 7_000_000
 
 
@@ -180,12 +261,14 @@ def test_a_disturbance_can_be_set_from_outside() -> None:
 )
 def test_a_disturbance_that_makes_no_sense_is_refused(disturb: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        load(scenario(**disturb))
+        load_scenario(scenario(**disturb))
 
 
 def test_mirrored_ranks_cannot_differ() -> None:
     with pytest.raises(InputError, match=r"disturb: makes ranks differ \(allowed: workload.ranks: all\)"):
-        load("megamoe-flash-wave", {"workload.ranks": "symmetric", "disturb.late_gpu": {"gpu": 1, "by": "1 us"}})
+        load_scenario(
+            "megamoe-flash-wave", {"workload.ranks": "symmetric", "disturb.late_gpu": {"gpu": 1, "by": "1 us"}}
+        )
 
 
 def test_a_raised_digit_is_part_of_a_switchs_name() -> None:

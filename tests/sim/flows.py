@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from xstage.sim.execute import simulate
-from xstage.sim.program import STORE, Program
+from xstage.sim.program import LOAD, STORE, Program
 from xstage.sim.program_builder import ProgramBuilder, Seat
 from xstage.sim.topology import Fabric, StageParameters
 
@@ -35,3 +35,13 @@ def rate_gbs(fabric: Fabric, receivers: Mapping[int, Sequence[int]], size: int =
 def everyone(n_gpus: int) -> dict[int, list[int]]:
     """All to all; each begins with the next."""
     return {g: [(g + step) % n_gpus for step in range(1, n_gpus)] for g in range(n_gpus)}
+
+
+def loading(n_gpus: int, owners: dict[int, list[int]], size: int = 16 << 10) -> Program:
+    """One SM of each puller loads `size` from each of its owners, with all requests in flight at once."""
+    builder = ProgramBuilder(n_gpus)
+    for puller, its_owners in owners.items():
+        run = builder.op_list([{"kind": LOAD, "target": owner, "bytes": size} for owner in its_owners])
+        plan = builder.plan(repeat=[builder.queue([builder.tasks(run, 1)])])
+        builder.groups(gpu=puller, plan=plan, seats=[Seat("dispatch", window=len(its_owners))])
+    return builder.build()

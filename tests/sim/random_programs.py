@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 from xstage.sim import program as p
+from xstage.sim.mirror import mirrored
 from xstage.sim.program import Program
 from xstage.sim.program_builder import ProgramBuilder, Seat
 from xstage.sim.shared_gpus import shared_gpus
-from xstage.sim.topology import Fabric, StageParameters, direct, mirrored, switch
+from xstage.sim.topology import Fabric, StageParameters, direct, switch
 
 KBS_PER_BYTE_PER_PS = 10**9
 OP_MIX = [p.COMPUTE] * 4 + [p.STORE] * 6 + [p.LOAD] * 3 + [p.SIGNAL] * 4 + [p.WAIT] * 2 + [p.RELEASE] * 2

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import load_scenario
 from xstage.sim import activity
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
@@ -53,7 +53,7 @@ def test_main_loops_of_math_warps_are_counted_without_their_epilogues(readiness)
 
     def counted(floor):
         overrides = {"compute.sms": 16, "compute.epilogue_floor": floor}
-        found = load(scenario | {"machine": {"base": "hgx-h100", "overrides": overrides}})
+        found = load_scenario(scenario | {"machine": {"base": "hgx-h100", "overrides": overrides}})
         trace = simulate(found.program(), found.fabric(), trace="summary")
         assert trace.program.meta["kernel"]["cluster"] == 2 and trace.program.meta["ring_m_blocks"]
         return activity.compute_by_lane(trace).sum(), activity.main_loops_by_lane(trace).sum()

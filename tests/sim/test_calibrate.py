@@ -71,6 +71,43 @@ def test_the_same_seed_gives_the_same_intervals():
     assert fit(times, seed=3).as_dict() == fit(times, seed=3).as_dict()
 
 
+def stores_of_all_sms(rng, knee_bytes):
+    """Bursts of 132 SMs that eight warps store, 512 B each at once: issuing takes 60 ns up to 4 KiB, then 80 GB/s.
+
+    They drain at 52 GB/s. Each time is off by 1 % and 1 ns.
+    """
+    producers, r, lines = 132, 52.0, np.unique(np.round(np.geomspace(1, 1536, 32)))
+    size = np.concatenate([128 * lines, np.repeat([4096.0, 16384, 49152], 4)])
+    gap = np.concatenate([np.full(len(lines), np.inf), np.tile([0, 0.3, 0.85, 1.6], 3) * producers / r * size[-12:]])
+    alone = 60 + np.maximum(0, size - 4096) / 80
+    total, q = producers * size, producers * knee_bytes - r * (60 + max(0, knee_bytes - 4096) / 80)
+    true = np.maximum(alone, np.maximum(total / r - np.where(np.isinf(gap), np.inf, gap), (total - q) / r))
+    seen = true * (1 + 0.01 * rng.standard_normal((16, len(size)))) + rng.standard_normal((16, len(size)))
+    return BurstTimes(producers, size, gap, seen, 20.0), q, r
+
+
+@pytest.mark.parametrize("knee_bytes", [512, 1024, 2048, 4096])
+def test_a_knee_within_bursts_that_all_take_as_long_to_issue_is_found(knee_bytes):
+    """Their times do not rise below the knee, so by noise they fall in half of all draws."""
+    for seed in range(6):
+        times, q, r = stores_of_all_sms(np.random.default_rng(seed), knee_bytes)
+        found = fit(times, reference_bytes=32768, draws=20)
+        assert found.capacity_bytes.value == pytest.approx(q, rel=0.02)
+        assert found.drain_gbs.value == pytest.approx(r, rel=0.01)
+        assert found.t0_ns.value == pytest.approx(60, abs=3)
+        assert machine_of(found, "mine", "measured here").x_stage().issue_kbs > 0
+
+
+def test_t_iss0_is_that_of_a_burst_that_met_no_backpressure():
+    """At the knee where the burst asked for is larger, whatever the line would give beyond it."""
+    times, _, _ = stores_of_all_sms(np.random.default_rng(0), 2048)
+    found = fit(times, reference_bytes=32768, draws=20)
+    assert found.reference_bytes == pytest.approx(2048, rel=0.02)
+    assert found.t_iss0_ns.value == pytest.approx(60, abs=2)
+    assert found.reference_bytes <= found.knee_bytes.value
+    assert fit(times, reference_bytes=1024, draws=20).reference_bytes == 1024
+
+
 def test_bursts_without_a_knee_are_refused():
     for seed in range(20):
         with pytest.raises(NoLawError, match="no knee"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from xstage.sim import engine_compiled
 from xstage.sim import program as p
-from xstage.sim.disturb import degraded_gpu, degraded_link, delayed, slowed
+from xstage.sim.disturb import degraded, degraded_gpu, degraded_link, delayed, ports_of_gpu, slowed
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
 from xstage.sim.layout import Layout
@@ -99,6 +99,14 @@ def test_a_degraded_link_is_one_pair_of_a_mesh() -> None:
     fabric = degraded_link(direct(4, R, ROOMY), 1, 2, 0.1)
     assert rate_gbs(fabric, {1: [2]}) == rate_gbs(fabric, {2: [1]}) == pytest.approx(10, rel=0.01)
     assert rate_gbs(fabric, {1: [3]}) == pytest.approx(100, rel=0.01)
+
+
+def test_a_port_that_is_degraded_twice_has_the_smaller_factor() -> None:
+    """The link between two degraded GPUs of a mesh is one link at half its rate, not at a quarter."""
+    mesh = direct(4, R, ROOMY)
+    both = degraded(mesh, [(ports_of_gpu(mesh, 1), 0.5), (ports_of_gpu(mesh, 2), 0.8)])
+    assert rate_gbs(both, {1: [2]}) == rate_gbs(both, {1: [3]}) == pytest.approx(50, rel=0.01)
+    assert rate_gbs(both, {2: [3]}) == pytest.approx(80, rel=0.01)
 
 
 def test_behind_a_switch_there_is_no_link_to_degrade() -> None:

@@ -24,25 +24,16 @@ def disagreements(seed: int) -> list[str]:
     return [f"{seed}: {name}" for name in reference.same_as(outcome)] + [f"{seed}: stuck"] * (stuck != stuck_reference)
 
 
-def disagreements_of_chunk(first_seed: int) -> list[str]:
-    return [line for seed in range(first_seed, first_seed + CHUNK) for line in disagreements(seed)]
-
-
-@pytest.mark.parametrize("first_seed", range(0, 200, CHUNK))
+@pytest.mark.parametrize(
+    "first_seed",
+    [
+        *range(0, 200, CHUNK),
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(200, 3000, CHUNK)),
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3000, 23_000, CHUNK)),
+    ],
+)
 def test_a_hundred_random_programs(first_seed: int) -> None:
-    assert disagreements_of_chunk(first_seed) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first_seed", range(200, 3000, CHUNK))
-def test_a_hundred_more(first_seed: int) -> None:
-    assert disagreements_of_chunk(first_seed) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("first_seed", range(3000, 23_000, CHUNK))
-def test_a_hundred_of_twenty_thousand(first_seed: int) -> None:
-    assert disagreements_of_chunk(first_seed) == []
+    assert [line for seed in range(first_seed, first_seed + CHUNK) for line in disagreements(seed)] == []
 
 
 def test_a_group_that_moves_on_no_longer_looks_at_the_guards_it_waited_for() -> None:

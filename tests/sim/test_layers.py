@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from xstage.scenarios.attention_models import attention_model, latent_projections
 from xstage.scenarios.layers import BLOCKS, block, block_policies, expert_numbers
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import load_scenario
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
 from xstage.sim.layers import Elementwise, Exchange, Kernel, kernel_length, simulate_block
@@ -125,7 +125,7 @@ def test_every_model_that_is_named_has_a_block_under_each_of_its_policies(model)
 
 
 def test_experts_run_under_the_policies_that_a_megamoe_workload_has():
-    mine = load(
+    mine = load_scenario(
         {"question": "?", "machine": "hgx-b200", "workload": {"kind": "megamoe", "model": "dit-moe", "tokens": 64}}
     )
     assert set(block_policies("dit-moe")) == set(mine.policies())

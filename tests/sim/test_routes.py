@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise, product
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 import pytest
 from networkx import DiGraph
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim import routes
-from xstage.sim.routes import MOST_EQUAL_PATHS, chosen_paths, fabric_of
+from xstage.sim.routes import chosen_paths, fabric_of
+from xstage.sim.switch_paths import MOST_EQUAL_PATHS
 from xstage.sim.topologies import Link, Node, custom, hybrid_cube_mesh, ring
 from xstage.sim.topology import Fabric
 from xstage.sim.traffic import all_to_all, unused_links
@@ -134,3 +135,65 @@ class TestPathsThroughGPUs:
         found = chosen_paths(graph, 8)
         monkeypatch.setattr(routes, "TRIES", 0)
         assert chosen_paths(graph, 8) == found
+
+
+def leaf_spine(leaves: int, gpus: int, spines: int, number: Sequence[int]) -> list[Link]:
+    """Leaves of some GPUs each, whose links to all spines carry together what their GPUs do."""
+    links = [Link(number[gpu], f"leaf {gpu // gpus}", R) for gpu in range(leaves * gpus)]
+    up = -(-gpus * R // spines)
+    return links + [Link(f"leaf {leaf}", f"spine {spine}", up) for leaf in range(leaves) for spine in range(spines)]
+
+
+def fat_tree(pods: int, leaves: int, gpus: int, above: int, cores: int, number: Sequence[int]) -> list[Link]:
+    """Pods of leaves under `above` switches each, of which each has `cores` above it, shared by all pods."""
+    links = [Link(number[gpu], f"leaf {gpu // gpus}", R) for gpu in range(pods * leaves * gpus)]
+    for pod, switch in product(range(pods), range(above)):
+        rate = -(-gpus * R // above)
+        links += [Link(f"leaf {pod * leaves + leaf}", f"pod {pod}x{switch}", rate) for leaf in range(leaves)]
+        rate = -(-leaves * gpus * R // (above * cores))
+        links += [Link(f"pod {pod}x{switch}", f"core {switch}x{core}", rate) for core in range(cores)]
+    return links
+
+
+def least_use(n_gpus: int, blocks: Iterable[tuple[int, int]]) -> float:
+    """How much the busiest link is used at least: blocks of (GPUs, links that lead out of them) send to all others, over
+    links that carry together what the GPUs do, each a whole number of routes. In routes of a port's rate.
+    """
+    out = [ceil(gpus * (n_gpus - gpus) / links) * links / gpus for gpus, links in blocks]
+    return max([n_gpus - 1, *out])
+
+
+class TestNetworksThatDoNotBlock:
+    """An All-to-All reaches what ports carry, or what whole routes over links allow where these are many."""
+
+    @pytest.mark.parametrize(("leaves", "gpus", "spines"), [(4, 4, 12), (3, 4, 8), (2, 8, 16), (4, 4, 2), (2, 32, 64)])
+    def test_leaves_and_spines(self, leaves: int, gpus: int, spines: int) -> None:
+        made = fabric(leaves * gpus, leaf_spine(leaves, gpus, spines, range(leaves * gpus)))
+        assert all_to_all(made).rate_kbs == pytest.approx(R, rel=1e-6)
+
+    @pytest.mark.parametrize(
+        ("pods", "leaves", "gpus", "above", "cores"), [(2, 2, 4, 8, 8), (2, 4, 4, 4, 4), (2, 6, 6, 6, 6)]
+    )
+    def test_three_levels(self, pods: int, leaves: int, gpus: int, above: int, cores: int) -> None:
+        """The first has 64 paths for a pair in different pods."""
+        n_gpus = pods * leaves * gpus
+        made = fabric(n_gpus, fat_tree(pods, leaves, gpus, above, cores, range(n_gpus)))
+        assert all_to_all(made).rate_kbs == pytest.approx(R, rel=1e-6)
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_random_ones_however_their_gpus_are_numbered(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        pods, leaves, gpus, above, cores = (int(most) for most in rng.integers(1, [4, 4, 5, 6, 6]))
+        if seed % 2:
+            blocks, links = (
+                [(gpus, above)],
+                leaf_spine(leaves + 1, gpus, above, rng.permutation((leaves + 1) * gpus).tolist()),
+            )
+            n_gpus = (leaves + 1) * gpus
+        else:
+            pods += 1
+            n_gpus = pods * leaves * gpus
+            links = fat_tree(pods, leaves, gpus, above, cores, rng.permutation(n_gpus).tolist())
+            blocks = [(gpus, above), (leaves * gpus, above * cores)]
+        made = fabric(n_gpus, links)
+        assert all_to_all(made).rate_kbs >= 0.999 * R * (n_gpus - 1) / least_use(n_gpus, blocks)

@@ -11,6 +11,7 @@ from xstage.sim.errors import InputError
 from xstage.sim.routing import (
     Routing,
     balanced,
+    even,
     expected_max_over_mean,
     from_histogram,
     hot_expert,
@@ -66,6 +67,23 @@ class TestBalanced:
 
     def test_one_expert_takes_every_row(self):
         assert balanced(4, 10, 1, 1, rng()).expert_rows.tolist() == [40]
+
+
+class TestEven:
+    @pytest.mark.parametrize(
+        ("ranks", "tokens", "k", "experts"), [(8, 64, 6, 256), (3, 7, 4, 10), (1, 1, 3, 3), (2, 0, 1, 5)]
+    )
+    def test_experts_get_as_many_rows_overall_and_nearly_from_each_rank(self, ranks, tokens, k, experts):
+        routing = even(ranks, tokens, k, experts, rng())
+        assert np.ptp(routing.expert_rows) <= 1 and routing.expert_rows.sum() == ranks * tokens * k
+        assert all(np.ptp(np.bincount(rows.ravel(), minlength=experts)) <= 2 for rows in routing.topk)
+
+    def test_which_token_goes_where_is_drawn(self):
+        assert len({tuple(sorted(token)) for token in even(1, 600, 6, 36, rng()).topk[0].tolist()}) > 500
+
+    def test_too_few_experts_are_refused(self):
+        with pytest.raises(InputError, match=r"k = 4: .*allowed: 1 to 3"):
+            even(1, 1, 4, 3, rng())
 
 
 class TestHistogram:

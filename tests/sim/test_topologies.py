@@ -9,10 +9,10 @@ import pytest
 from xstage.sim import topologies
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
-from xstage.sim.program import LOAD, SIGNAL, STORE, Program
+from xstage.sim.program import SIGNAL, STORE
 from xstage.sim.program_builder import ProgramBuilder, Seat
 from xstage.sim.routes import chosen_paths, fabric_of
-from xstage.sim.topology import Fabric, StageParameters, direct, mirrored, switch
+from xstage.sim.topology import Fabric, StageParameters, direct, switch
 from xstage.sim.traffic import (
     all_to_all,
     bisection,
@@ -23,7 +23,7 @@ from xstage.sim.traffic import (
     unused_links,
 )
 
-from .flows import GBS, ROOMY, everyone, rate_gbs
+from .flows import GBS, ROOMY, everyone, loading, rate_gbs
 
 R = 100 * GBS
 
@@ -208,30 +208,6 @@ class TestCustom:
         assert len(unused_links(fabric)) == 6
 
 
-def test_mirrored_gpus_share_what_the_links_carry() -> None:
-    fabric = mirrored(lowered(topologies.oversubscribed_switch(8, R, 2.0), 8))
-    assert fabric.rates_kbs[:, 0].tolist() == [R // 2] * 4
-
-
-def loading(n_gpus: int, owners: dict[int, list[int]], size: int = 16 << 10) -> Program:
-    """One SM of each puller loads `size` from each of its owners, with all requests in flight at once."""
-    builder = ProgramBuilder(n_gpus)
-    for puller, its_owners in owners.items():
-        run = builder.op_list([{"kind": LOAD, "target": owner, "bytes": size} for owner in its_owners])
-        plan = builder.plan(repeat=[builder.queue([builder.tasks(run, 1)])])
-        builder.groups(gpu=puller, plan=plan, seats=[Seat("dispatch", window=len(its_owners))])
-    return builder.build()
-
-
-def test_pulls_from_mirrored_gpus_take_as_long_as_those_of_all() -> None:
-    """What the switch carries is shared by requests and replies, in the whole as at the mirror's egress."""
-    graph = topologies.oversubscribed_switch(8, R, 4.0)
-    fabric = fabric_of(graph, 8, replace(ROOMY, request_permille=190))
-    whole = simulate(loading(8, {g: 8 * owners for g, owners in everyone(8).items()}), fabric)
-    mirror = simulate(loading(2, {0: 8 * 7 * [1]}), mirrored(fabric))
-    assert mirror.makespan_ps == pytest.approx(whole.makespan_ps, rel=0.02)
-
-
 @pytest.mark.parametrize("engine", ["simpy", "compiled"])
 def test_a_request_passes_egress_and_links_to_the_owner(engine: str) -> None:
     fabric = fabric_of(topologies.islands(2, 1, R, GBS, 0), 2, replace(ROOMY, request_permille=190))
@@ -239,11 +215,6 @@ def test_a_request_passes_egress_and_links_to_the_owner(engine: str) -> None:
     there = {"egress 0": 1900, "link 0>network": 1900, "link network>1": 1900, "ingress 1": 0}
     back = {"egress 1": 10_000, "link 1>network": 10_000, "link network>0": 10_000, "ingress 0": 10_000}
     assert dict(zip(fabric.port_names, ports["bytes"].tolist(), strict=True)) == there | back
-
-
-def test_gpus_that_are_not_equally_far_cannot_be_mirrored() -> None:
-    with pytest.raises(InputError, match="ranks = 'symmetric': needs GPUs that are all equally far"):
-        mirrored(lowered(topologies.islands(16, 8, R, GBS, 5), 16))
 
 
 def test_routes_are_the_same_each_time() -> None:

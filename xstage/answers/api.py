@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..scenarios.loader import Resolved, load
+from ..scenarios.loader import Resolved, load_scenario
 from ..scenarios.machine_files import load_machine
 from ..sim.errors import InputError
+from ..sim.run_options import check_options
 from .built import Built
 from .run import Run, tile_of
 
@@ -17,20 +18,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..scenarios.catalogue import Entry
-    from ..scenarios.schema import Engine, Scenario, TraceLevel
-
-__all__ = ["Run", "catalogue", "load_machine", "load_scenario", "run"]
-
-load_scenario = load
-
-ENGINES = ("simpy", "compiled")
-TRACE_LEVELS = ("off", "summary", "full")
+    from ..scenarios.schema import Scenario
+    from ..sim.run_options import EngineName, TraceLevel
 
 
 def run(
     scenario: str | Path | Mapping[str, Any] | Scenario | Resolved | Built,
     *,
-    engine: Engine | None = None,
+    engine: EngineName | None = None,
     overrides: Mapping[str, Any] | None = None,
     trace: TraceLevel | None = None,
     progress: Callable[[float], None] | None = None,
@@ -46,12 +41,11 @@ def run(
     from ..sim.metrics import summarise
     from ..sim.roofs import roofs
 
-    built = scenario if isinstance(scenario, Built) else _built(scenario, overrides)
-    if built is scenario and overrides:
-        raise _too_late(overrides)
-    started, resolved = time.perf_counter(), built.resolved
-    chosen = _one_of(engine or resolved.scenario.engine, "engine", ENGINES)
-    level = _one_of(trace or resolved.scenario.trace, "trace", TRACE_LEVELS)
+    resolved = resolved_scenario(scenario.resolved if isinstance(scenario, Built) else scenario, overrides)
+    chosen, level = engine or resolved.scenario.engine, trace or resolved.scenario.trace
+    check_options(chosen, level)
+    built = scenario if isinstance(scenario, Built) else Built.of(resolved)
+    started = time.perf_counter()
     program, fabric = built.program(), built.fabric()
     ran = simulate(program, fabric, engine=chosen, trace=level, progress=progress)
     simulated = time.perf_counter()
@@ -66,12 +60,6 @@ def run(
         "simulate_s": simulated - started,
     }
     return Run(resolved, chosen, metrics, timing, program, fabric, ran)
-
-
-def _built(
-    scenario: str | Path | Mapping[str, Any] | Scenario | Resolved, overrides: Mapping[str, Any] | None
-) -> Built:
-    return Built.of(resolved_scenario(scenario, overrides))
 
 
 def catalogue() -> pd.DataFrame:
@@ -99,7 +87,7 @@ def _text_of(entry: Entry) -> str:
         if entry.kind == "machine":
             return load_machine(entry.name).description
         if entry.kind == "scenario":
-            return load(entry.name).scenario.question
+            return load_scenario(entry.name).scenario.question
         return load_study(entry.name).study.question
     except InputError as error:
         return f"UNREADABLE: {error}"
@@ -109,18 +97,8 @@ def resolved_scenario(
     scenario: str | Path | Mapping[str, Any] | Scenario | Resolved, overrides: Mapping[str, Any] | None
 ) -> Resolved:
     if not isinstance(scenario, Resolved):
-        return load(scenario, overrides)
+        return load_scenario(scenario, overrides)
     if overrides:
-        raise _too_late(overrides)
+        reason = "cannot change a loaded scenario; give them when it is loaded"
+        raise InputError(reason, field="overrides", value=", ".join(overrides))
     return scenario
-
-
-def _too_late(overrides: Mapping[str, Any]) -> InputError:
-    reason = "cannot change a loaded scenario; give them when it is loaded"
-    return InputError(reason, field="overrides", value=", ".join(overrides))
-
-
-def _one_of(value: str, name: str, allowed: tuple[str, ...]) -> Any:
-    if value not in allowed:
-        raise InputError("is not known", field=name, value=value, allowed=allowed)
-    return value

@@ -1,28 +1,42 @@
-"""`xstage audit`: whether bursts of remote stores fit a machine's stage as they are."""
+"""`xstage audit`: whether bursts of remote stores fit a machine's stage as they are.
+
+R is that of stores to the next GPU while all GPUs of the machine do so, unless `to` and `gpus` say otherwise: a fused kernel
+runs on all of them, and what they share, such as the core of a switch, drains for one GPU what it drains for all together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from math import ceil
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from ..scenarios.machine_files import load_machine
 from ..sim import burst_gap
 from ..sim.burst_gap import Audit, XStage
-from ..sim.errors import InputError
+from ..sim.errors import InputError, XstageError
+from ..sim.interconnect import Destination
 from ..sim.machine import Machine
-from ..sim.units import PS_PER_US, format_size, format_time, parse_size, parse_time
-from ..terminal.output import parts_html, table
+from ..sim.units import KBS_PER_GBS, PS_PER_US, format_size, format_time, gbs, parse_size, parse_time
+from ..terminal.output import parts_html, table, warning_parts, with_warnings
+from .reruns import with_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DESTINATIONS = get_args(Destination)
+NOMINAL = {"drain_rate": "drain rate", "link_rate": "link rate", "nic_rate": "NIC rate"}
+"""Rates of a machine file that R may follow from, as an advice names them."""
+
 
 @dataclass(frozen=True, repr=False)
 class BurstAudit(Audit):
-    """An `Audit` with what was asked: `producers` of `machine` store `burst_bytes` each, and then nothing for `gap_ps`."""
+    """An `Audit` with what was asked: `producers` of `machine` store `burst_bytes` each, and then nothing for `gap_ps`.
+
+    R is that of one of `gpus` GPUs and of stores `to` where the sentence `stores_to` says.
+    """
 
     machine: str
     stage: XStage
@@ -30,15 +44,24 @@ class BurstAudit(Audit):
     burst_bytes: int
     gap_ps: int
     synchronised: bool
+    to: Destination
+    gpus: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def stores_to(self) -> str:
+        """Where stores go, and who else stores at the same time."""
+        return stores_to(self.to, self.gpus)
 
     def as_dict(self) -> dict[str, object]:
         """The answer of `xstage audit --json`, without the fields that all answers share."""
         asked = {
             "machine": self.machine, "producers": self.producers, "burst_bytes": self.burst_bytes,
             "gap_us": self.gap_ps / PS_PER_US, "synchronised": self.synchronised,
+            "to": self.to, "gpus": self.gpus, "drain_rate_is": self.stores_to,
             "stage": {name: float(value) for name, value in asdict(self.stage).items()},
         }  # fmt: skip
-        return {field.name: getattr(self, field.name) for field in fields(Audit)} | asked
+        return with_warnings({field.name: getattr(self, field.name) for field in fields(Audit)} | asked, self.warnings)
 
     @classmethod
     def of_answer(cls, answer: Mapping[str, Any]) -> Self:
@@ -47,7 +70,8 @@ class BurstAudit(Audit):
         return cls(
             **found, machine=answer["machine"], stage=XStage(**answer["stage"]), producers=answer["producers"],
             burst_bytes=answer["burst_bytes"], gap_ps=round(answer["gap_us"] * PS_PER_US),
-            synchronised=answer["synchronised"],
+            synchronised=answer["synchronised"], to=answer["to"], gpus=answer["gpus"],
+            warnings=tuple(answer.get("warnings", ())),
         )  # fmt: skip
 
     @property
@@ -74,7 +98,7 @@ class BurstAudit(Audit):
             for name, mode in modes.items()
         ]  # fmt: skip
         setting = (
-            f"{self.producers} SMs of {self.machine} that store to one peer, {format_time(self.gap_ps)} between bursts"
+            f"{self.producers} SMs of {self.machine} store {self.stores_to}; {format_time(self.gap_ps)} between bursts"
         )
         return audit_figure(pd.concat(curves, ignore_index=True), self.burst_bytes / 1024, self.verdict, setting)
 
@@ -92,12 +116,16 @@ def audit(
     gap: str = "0 us",
     synchronised: bool = False,
     overrides: Mapping[str, Any] | None = None,
+    to: Destination = "next",
+    gpus: int | None = None,
 ) -> BurstAudit:
     """Whether bursts of remote stores fit a machine's stage as they are, by what margins, and what to do if not.
 
-    `producers` SMs of one GPU store `burst` ('32 KiB') each and then nothing for `gap` ('4 us'). `machine` is a name of
-    the catalogue, a file or a `Machine`; `overrides` replaces numbers of a named one by dotted path. Closed forms: no
-    simulation runs. Raises `InputError`.
+    `producers` SMs of each GPU store `burst` ('32 KiB') each and then nothing for `gap` ('4 us'). `machine` is a name of
+    the catalogue, a file or a `Machine`; `overrides` replaces numbers of a named one by dotted path, and a warning names
+    those that change nothing. `to` says where stores go, and so which R drains them: to the `next` GPU while all GPUs do so
+    (the slowest counts), scattered over `all` others while all do so, or to a `peer`, GPU 1, while only GPU 0 stores. `gpus`
+    take part, by default all that the machine has. Closed forms: no simulation runs. Raises `InputError`.
     """
     if isinstance(machine, Machine):
         if overrides:
@@ -107,25 +135,69 @@ def audit(
     else:
         known = load_machine(machine, overrides)
     most = f"0 to {known.sms}"
+    if to not in DESTINATIONS:
+        raise InputError("is unknown", field="to", value=to, allowed=DESTINATIONS)
     if not isinstance(producers, Integral):
         raise InputError("must be a whole number", field="producers", value=producers, allowed=most)
     if not 0 <= producers <= known.sms:
         reason = "is below 0" if producers < 0 else f"is more than the SMs of {known.name}"
         raise InputError(reason, field="producers", value=producers, allowed=most)
-    stage, size, wait = known.x_stage(), parse_size(burst, "burst"), parse_time(gap, "gap")
-    found = burst_gap.audit(stage, producers, size, wait, synchronised, _nominal(known))
-    return BurstAudit(
+    count = known.gpus if gpus is None else gpus
+    stage, size, wait = known.x_stage(to, count), parse_size(burst, "burst"), parse_time(gap, "gap")
+    needed = burst_gap.required_drain_rate(stage, producers, size, wait)
+    found = burst_gap.audit(stage, producers, size, wait, synchronised, _nominal(known, to, count, stage, needed))
+    answer = BurstAudit(
         **{field.name: getattr(found, field.name) for field in fields(Audit)},
         machine=known.name, stage=stage, producers=producers, burst_bytes=size, gap_ps=wait, synchronised=synchronised,
+        to=to, gpus=count,
     )  # fmt: skip
+    if isinstance(machine, Machine) or not overrides:
+        return answer
+    return replace(answer, warnings=tuple(_without_effect(answer, machine, overrides, gpus)))
 
 
-def _nominal(machine: Machine) -> tuple[str, float] | None:
-    """The rate that a machine file gives and R follows from, in words, and its value in kB/s; None for a list of links."""
-    for name in ("drain_rate", "link_rate"):
-        if (rate := getattr(machine.interconnect, name)) is not None:
-            return name.replace("_", " "), rate.value
-    return None
+def stores_to(to: Destination, gpus: int) -> str:
+    """Where stores go, and who else stores at the same time."""
+    all_do = f"while all {gpus} GPUs do so"
+    where = {"peer": "to GPU 1, while no other GPU stores", "next": f"to the next GPU, {all_do}"}
+    return where.get(to, f"to all other GPUs, {all_do}")
+
+
+def _nominal(machine: Machine, to: Destination, gpus: int, stage: XStage, needed_kbs: float) -> tuple[str, float]:
+    """The rate of a machine file that R follows from, in words, and its value in kB/s.
+
+    R itself where no rate alone brings it to what is needed: a list of links, or a NIC behind a port that is slower too.
+    """
+    factor = max(1.0, needed_kbs / stage.drain_kbs)
+    for name, words in NOMINAL.items():
+        if (rate := getattr(machine.interconnect, name)) is None:
+            continue
+        more = ceil(rate.value * factor / KBS_PER_GBS) * KBS_PER_GBS
+        if with_numbers(machine, {f"interconnect.{name}": more}).drain_kbs(to, gpus) >= needed_kbs:
+            return words, rate.value
+    return "drain rate (R)", stage.drain_kbs
+
+
+def _without_effect(
+    found: BurstAudit, machine: str | Path, overrides: Mapping[str, Any], gpus: int | None
+) -> list[str]:
+    """A sentence for each override without which the answer is the same."""
+    sentences = []
+    for path, value in overrides.items():
+        others = {key: kept for key, kept in overrides.items() if key != path}
+        try:
+            without = audit(
+                load_machine(machine, others), found.producers, f"{found.burst_bytes} B", f"{found.gap_ps} ps",
+                found.synchronised, None, found.to, gpus,
+            )  # fmt: skip
+        except XstageError:  # the machine needs it
+            continue
+        if replace(without, machine=found.machine) == found:  # whose name tells what was changed
+            sentence = f"{path} = {value} changes nothing"
+            if path.startswith("interconnect."):
+                sentence += f": {gbs(found.stage.drain_kbs):.4g} GB/s drain {found.stores_to}, with or without it"
+            sentences.append(sentence)
+    return sentences
 
 
 def audit_parts(found: BurstAudit) -> list[Any]:
@@ -138,12 +210,13 @@ def audit_parts(found: BurstAudit) -> list[Any]:
         ("gap that removes the stall", _gap(found.recovery_gap_us)),
         ("of which missing", _gap(found.missing_gap_us)),
         *_long_run_gap(found),
+        ("drain rate (R)", f"{gbs(found.stage.drain_kbs):.1f} GB/s {found.stores_to}"),
         ("drain rate to spare", f"{found.rate_margin_gbs:.1f} GB/s"),
         ("room to spare at the peak", format_size(found.capacity_margin_bytes)),
     ]
-    asked = f"{found.producers} SMs of {found.machine} store {format_size(found.burst_bytes)} each to one peer"
+    asked = f"{found.producers} SMs of {found.machine} store {format_size(found.burst_bytes)} each {found.stores_to}"
     asked += f", then nothing for {format_time(found.gap_ps)}: {found.verdict}."
-    return [asked, found.reason, "", table("", ("", ""), rows)]
+    return [asked, found.reason, "", table("", ("", ""), rows), *warning_parts(found.warnings)]
 
 
 def _gap(us: float | None) -> str:

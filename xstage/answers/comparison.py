@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,10 @@ from ..scenarios.loader import Resolved
 from ..sim.errors import InputError, XstageError
 from ..sim.units import PS_PER_US
 from ..terminal.heading import asked
-from ..terminal.output import folded, parts_html, table, warning_parts, with_warnings
+from ..terminal.output import Printed, folded, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
+from .figure_setting import setting_of
 from .reruns import Given, Parameters, choices_of, chosen_policies, comparable, own_policy, simulated, under_policy
 from .run import stall_mean_us, tile_of
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from ..scenarios.schema import TraceLevel
     from ..sim.machine import Machine
+    from ..sim.run_options import TraceLevel
     from ..sim.trace import Trace
 
 
@@ -54,12 +54,11 @@ class PolicyRun:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Comparison:
+class Comparison(Printed):
     """The same scenario under several policies. The first is the baseline of the speedups."""
 
     resolved: Resolved
     runs: tuple[PolicyRun, ...]
-    timing: dict[str, float]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -122,15 +121,28 @@ class Comparison:
     def plot(self) -> Figure:
         """Stall and waits of each policy, by role, with its makespan."""
         from ..plots.schedule_figures import breakdown_figure
-        from .figure_setting import setting_of
 
         return breakdown_figure(self.breakdown(), setting_of(self.resolved, ("policy",)))
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(run.policy for run in self.runs)} on {self.resolved.scenario.name}>"
 
-    def _repr_html_(self) -> str:
-        return parts_html(comparison_parts(self))
+    def printed(self) -> list[Any]:
+        """The comparison for a person: tables of at most 80 columns."""
+        resolved, rows = self.resolved, self.rows()
+        ran = [row for row in rows if row["error"] is None]
+        parts: list[Any] = [
+            *asked(resolved),
+            f"{resolved.scenario.workload.title}, on {resolved.scenario.workload.gpus} GPUs of {resolved.machine.name}; "
+            f"speedups of the makespan over {self.baseline}",
+        ]
+        for one in comparison_tables(ran):
+            for part in folded(*one):
+                parts += ["", part]
+        failed = [(row["policy"], row["error"]) for row in rows if row["error"] is not None]
+        if failed:
+            parts += ["", table("cannot run", ("policy", "why"), failed)]
+        return [*parts, *warning_parts(self.warnings)]
 
 
 def compare(
@@ -147,7 +159,6 @@ def compare(
     becomes a row with its error. `trace="full"` keeps the traces, for timelines. Raises `InputError` for an unknown policy
     or a workload that has none.
     """
-    started = time.perf_counter()
     resolved = resolved_scenario(scenario, overrides)
     choices, runs = comparable(resolved), []
     usual = list(dict.fromkeys([own_policy(resolved), *choices_of(resolved)]))
@@ -165,7 +176,7 @@ def compare(
         except XstageError as error:
             runs.append(PolicyRun(name, {}, None, str(error)))
     progress(len(names), len(names))
-    return Comparison(resolved, tuple(runs), {"wall_s": time.perf_counter() - started}, tuple(warnings))
+    return Comparison(resolved, tuple(runs), tuple(warnings))
 
 
 _FOUND = (
@@ -230,24 +241,6 @@ def _other_order(policy: str, found: Mapping[str, Any]) -> list[str]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def comparison_parts(done: Comparison) -> list[Any]:
-    """The comparison for a person: tables of at most 80 columns."""
-    resolved, rows = done.resolved, done.rows()
-    ran = [row for row in rows if row["error"] is None]
-    parts: list[Any] = [
-        *asked(resolved),
-        f"{resolved.scenario.workload.title}, on {resolved.scenario.workload.gpus} GPUs of {resolved.machine.name}; "
-        f"speedups of the makespan over {done.baseline}",
-    ]
-    for one in comparison_tables(ran):
-        for part in folded(*one):
-            parts += ["", part]
-    failed = [(row["policy"], row["error"]) for row in rows if row["error"] is not None]
-    if failed:
-        parts += ["", table("cannot run", ("policy", "why"), failed)]
-    return [*parts, *warning_parts(done.warnings)]
 
 
 Rows = list[dict[str, Any]]

@@ -4,15 +4,14 @@ The scenario runs again and again, each time with one more limit removed: what a
 is left when all are gone is split by the time of the busiest Tensor Core lane. Its main loops run at the machine's MMA
 efficiency, not at peak, with `tile_fixed` each. Limits overlap, so a bar depends on the order: one that comes later is
 charged only with what the earlier ones have left. `alone_us` is what removing that limit and nothing else saves; where the
-two differ much, limits stand in for each other. A bar can be negative, where a limit happened to order stores or tiles
-well.
+two differ much, limits stand in for each other. A bar is negative where what a limit held back comes sooner without it and
+delays something else; a later bar then pays that back, so that the headline goes by `alone_us`.
 
 Bars of a single burst add up to its sender-visible end instead, when it has been issued.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,22 +22,31 @@ from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
 from ..sim.units import PS_PER_US
-from ..terminal.heading import asked
-from ..terminal.output import parts_html, table, warning_parts, with_warnings
+from ..terminal.heading import asked, what_runs_where
+from ..terminal.output import Printed, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
-from .limits import FEEDS, ISSUE, L2_CACHE, LIMITS, SENDING, Limit, named, ordered, those_there, trace_without
+from .figure_setting import setting_of
+from .limits import FEEDS, IMBALANCE, ISSUE, L2_CACHE, LIMITS, SENDING, Limit, WithoutLimits, named, ordered
 from .reruns import Given, choices_of, chosen_policies, end_in_words, own_policy, taken_ps, under_policy
-from .run import what_runs_where
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from ..sim.program import Program
+
 SMALL_PCT = 1.0
 """Below this share of the makespan, removing a limit is not worth a recommendation."""
 BAR_WIDTH = 40
-BELOW_ZERO = "Below 0: without that limit the scenario takes longer; it happens to order stores or tiles well."
+REPAID_PCT = 2.0
+"""From this share of the time on, below 0, a later bar is too much larger for what it pays back to be named by its size."""
+BELOW_ZERO = (
+    "Below 0: without that limit the scenario takes longer. What it held back comes sooner, and delays something else."
+)
+EVEN_BELOW_ZERO = (
+    "Routing imbalance below 0: the same rows, spread evenly, take more m-blocks or the weights of more experts."
+)
 WAVES = "expert_wave"
 """The policy that crosses fewest experts."""
 WITH_FEED = "main loops of the busiest lane, with what feeds them"
@@ -76,7 +84,7 @@ class Bar:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Explanation:
+class Explanation(Printed):
     """Bars in picoseconds that add up to `total_ps` exactly, removable ones first: the time to the end that the workload
     is judged by, of a single burst the sender-visible one, else the makespan.
 
@@ -87,15 +95,20 @@ class Explanation:
     resolved: Resolved
     total_ps: int
     bars: tuple[Bar, ...]
-    timing: dict[str, float]
     weight_hits_pct: Mapping[str, float]
     warnings: tuple[str, ...] = ()
 
     @property
     def largest(self) -> Bar | None:
         """The removable bar that saves most whatever else is removed: both as a bar and alone. If none does so, the largest
-        bar, which takes others with it; None if none saves anything.
+        bar, which takes others with it; None if none saves anything. A bar that pays back what one above it costs is larger
+        by that: then the one that saves most alone.
         """
+        found = self._largest_bar
+        return self._most_alone if found is not None and self._pays_back(found) else found
+
+    @property
+    def _largest_bar(self) -> Bar | None:
         removable = [bar for bar in self.bars if bar.removed and bar.ps > 0]
         sure = max(removable, key=_sure_ps, default=None)
         if sure is not None and self._matters(_sure_ps(sure)):
@@ -103,18 +116,38 @@ class Explanation:
         return max(removable, key=lambda bar: bar.ps, default=None)
 
     @property
+    def _most_alone(self) -> Bar | None:
+        limits = [bar for bar in self.bars if bar.alone_ps is not None and bar.name != SENDING]
+        return max(limits, key=lambda bar: bar.alone_ps or 0, default=None)
+
+    def _pays_back(self, found: Bar) -> bool:
+        above = self.bars[: self.bars.index(found)]
+        return any(100 * bar.ps <= -REPAID_PCT * self.total_ps for bar in above)
+
+    @property
     def sentence(self) -> str:
         """What to look at first, or that there is nothing."""
-        largest = self.largest
-        if largest is None or not self._matters(largest.ps):
+        bar = self._largest_bar
+        if bar is None or not self._matters(bar.ps):
             return f"No limit costs {SMALL_PCT:g} % of the time: computation and the order of tiles set it."
-        said = f"The largest removable part is {self._told(largest)}, gone with {largest.removed}."
-        said += self._only_with_others(largest) + self._more_alone(largest) + self._masked(largest)
+        largest = self.largest or bar
+        if self._pays_back(bar):
+            said = self._said_alone(largest)
+        else:
+            said = f"The largest removable part is {self._told(bar)}, gone with {bar.removed}."
+            said += self._only_with_others(bar) + self._more_alone(bar) + self._masked(bar)
         weights = next((bar for bar in self.bars if bar.name == L2_CACHE), None)
         if weights is not None and self._matters(weights.ps):
             said += "" if weights is largest else f" Also: {self._told(weights)}."
             said += self._of_weights()
         return said
+
+    def _said_alone(self, largest: Bar) -> str:
+        """What saves most alone, where bars do not tell."""
+        said = "One bar is below 0, and those under it pay that back: `alone` tells what is saved. "
+        if not self._matters(alone := largest.alone_ps or 0):
+            return said + f"No limit alone saves {SMALL_PCT:g} % of the time."
+        return said + f"Most saves {largest.cause}: {self._share(alone)}, gone with {largest.removed}."
 
     def _matters(self, ps: int) -> bool:
         return 100 * ps >= SMALL_PCT * self.total_ps
@@ -125,7 +158,10 @@ class Explanation:
         return end if end == "makespan" else f"{end} time"
 
     def _told(self, bar: Bar) -> str:
-        return f"{bar.cause}: {bar.ps / PS_PER_US:.3f} us, {100 * bar.ps / self.total_ps:.1f} % of the {self._whole}"
+        return f"{bar.cause}: {self._share(bar.ps)}"
+
+    def _share(self, ps: int) -> str:
+        return f"{ps / PS_PER_US:.3f} us, {100 * ps / self.total_ps:.1f} % of the {self._whole}"
 
     def _only_with_others(self, bar: Bar) -> str:
         """That a bar takes others with it, where it saves less alone."""
@@ -138,8 +174,7 @@ class Explanation:
 
     def _more_alone(self, largest: Bar) -> str:
         """What saves clearly more if it is all that is removed, because it takes earlier bars with it."""
-        limits = [bar for bar in self.bars if bar.alone_ps is not None and bar.name != SENDING]
-        most = max(limits, key=lambda bar: bar.alone_ps or 0, default=largest)
+        most = self._most_alone or largest
         alone = most.alone_ps or 0
         if not self._matters(alone - (largest.alone_ps or 0)):
             return ""
@@ -187,15 +222,40 @@ class Explanation:
     def plot(self) -> Figure:
         """The waterfall."""
         from ..plots.schedule_figures import waterfall_figure
-        from .figure_setting import setting_of
 
         return waterfall_figure(self.frame, setting_of(self.resolved), end_in_words(self.resolved))
 
     def __repr__(self) -> str:
         return f"<Explanation of {self.resolved.scenario.name}: {self.total_ps / PS_PER_US:.3f} us>"
 
-    def _repr_html_(self) -> str:
-        return parts_html(explanation_parts(self))
+    def printed(self) -> list[Any]:
+        """The waterfall for a person."""
+        total = self.total_ps
+        # A part is longer than the whole where another is below 0.
+        longest = max([total, *(abs(bar.ps) for bar in self.bars)])
+        rows = [
+            (
+                bar.cause,
+                f"{bar.ps / PS_PER_US:.3f}",
+                f"{100 * bar.ps / max(1, total):.1f} %",
+                "" if bar.alone_ps is None else f"{bar.alone_ps / PS_PER_US:.3f}",
+                _drawn(bar.ps, longest),
+            )
+            for bar in self.bars
+        ]
+        slower = [bar.name for bar in self.bars if bar.ps < 0 or (bar.alone_ps or 0) < 0]
+        reasons = [EVEN_BELOW_ZERO] * (IMBALANCE in slower) + [BELOW_ZERO] * any(name != IMBALANCE for name in slower)
+        rows.append((end_in_words(self.resolved), f"{total / PS_PER_US:.3f}", "100.0 %", "", ""))
+        return [
+            *asked(self.resolved),
+            what_runs_where(self.resolved),
+            "",
+            table("limits removed one after the other, then what is left", ("", "us", "share", "alone", ""), rows),
+            *(["", *reasons] if reasons else []),
+            "",
+            self.sentence,
+            *warning_parts(self.warnings),
+        ]
 
 
 def explain(
@@ -212,42 +272,43 @@ def explain(
     `limits.LIMITS`); those that the workload does not have are left out. Raises `InputError` for an unknown policy or limit,
     or a limit that is given twice.
     """
-    started = time.perf_counter()
     resolved = resolved_scenario(scenario, overrides)
     if policy is not None:
         choices = choices_of(resolved)
         [name] = chosen_policies(choices, [policy], "policy")
         resolved, _ = under_policy(resolved, name, choices[name])
     chosen = ordered(order)
-    limits = [named(limit, resolved) for limit in those_there(resolved, chosen)]
-    fed = those_there(resolved, [limit for limit in LIMITS if limit.name in FEEDS and limit not in chosen])
+    runs = WithoutLimits(resolved)
+    limits = runs.there(chosen)
+    fed = runs.there([limit for limit in LIMITS if limit.name in FEEDS and limit not in chosen])
     expected, done = max(1, 2 * len(limits)), 1
 
     def without(removed: Sequence[Limit]) -> int:
         nonlocal done
         progress(done, expected)
         done += 1
-        return taken_ps(resolved, trace_without(resolved, removed))
+        return taken_ps(resolved, runs.run(removed))
 
     progress(0, expected)
-    own = trace_without(resolved, [])
+    own = runs.run([])
     between = [without(limits[:count]) for count in range(1, len(limits))]
-    last = trace_without(resolved, limits) if limits else own
+    last = runs.run(limits) if limits else own
     left_ps = taken_ps(resolved, last)
     after = [taken_ps(resolved, own), *between, left_ps]
     alone = [after[0] - (after[1] if i == 0 else without([limit])) for i, limit in enumerate(limits)]
     progress(expected, expected)
     bars = [
-        Bar(limit.name, limit.text, after[i] - after[i + 1], limit.removed, alone[i]) for i, limit in enumerate(limits)
+        Bar(limit.name, limit.text, after[i] - after[i + 1], limit.removed, alone[i])
+        for i, limit in enumerate(named(limit, resolved) for limit in limits)
     ]
     parts = _PARTS | ({"compute": WITH_FEED} if fed else {})
     parts |= {"other": ISSUED_AT_ONCE} if any(limit.name == ISSUE for limit in limits) else {}
     for part in waterfall.remainder(last, left_ps):
         name = f"wait_{part.cause}" if part.cause else part.what
         bars.append(Bar(name, parts[part.what] + (part.cause or ""), part.ps))
-    hits = _weight_hits(resolved) if any(limit.name == L2_CACHE for limit in limits) else {}
+    hits = _weight_hits(resolved, own.program) if any(limit.name == L2_CACHE for limit in limits) else {}
     warnings = tuple(cautions(resolved, own.program, own))
-    return Explanation(resolved, after[0], tuple(bars), {"wall_s": time.perf_counter() - started}, hits, warnings)
+    return Explanation(resolved, after[0], tuple(bars), hits, warnings)
 
 
 def _sure_ps(bar: Bar) -> int:
@@ -255,42 +316,13 @@ def _sure_ps(bar: Bar) -> int:
     return min(bar.ps, bar.alone_ps or 0)
 
 
-def _weight_hits(resolved: Resolved) -> dict[str, float]:
+def _weight_hits(resolved: Resolved, program: Program) -> dict[str, float]:
     """Share of tiles that find their weights in the L2 cache, percent, of the scenario's policy and of expert waves."""
     own, choices = own_policy(resolved), choices_of(resolved)
-    programs = {own: resolved.program()}
+    programs = {own: program}
     for name in {WAVES} & set(choices) - {own}:
         programs[name] = under_policy(resolved, name, choices[name])[0].program()
     return {name: float(np.mean(program.meta["weight_hits_pct"])) for name, program in programs.items()}
-
-
-def explanation_parts(done: Explanation) -> list[Any]:
-    """The waterfall for a person."""
-    total = done.total_ps
-    # A part is longer than the whole where another is below 0.
-    longest = max([total, *(abs(bar.ps) for bar in done.bars)])
-    rows = [
-        (
-            bar.cause,
-            f"{bar.ps / PS_PER_US:.3f}",
-            f"{100 * bar.ps / max(1, total):.1f} %",
-            "" if bar.alone_ps is None else f"{bar.alone_ps / PS_PER_US:.3f}",
-            _drawn(bar.ps, longest),
-        )
-        for bar in done.bars
-    ]
-    slower = any(bar.ps < 0 or (bar.alone_ps or 0) < 0 for bar in done.bars)
-    rows.append((end_in_words(done.resolved), f"{total / PS_PER_US:.3f}", "100.0 %", "", ""))
-    return [
-        *asked(done.resolved),
-        what_runs_where(done.resolved),
-        "",
-        table("limits removed one after the other, then what is left", ("", "us", "share", "alone", ""), rows),
-        *(["", BELOW_ZERO] if slower else []),
-        "",
-        done.sentence,
-        *warning_parts(done.warnings),
-    ]
 
 
 def _drawn(ps: int, longest: int) -> str:

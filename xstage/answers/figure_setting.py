@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from .run import what_runs
+from ..terminal.heading import what_runs
 
 if TYPE_CHECKING:
     from ..scenarios.loader import Resolved

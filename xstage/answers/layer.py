@@ -8,7 +8,6 @@ Kernels are simulated one by one and laid out in time, see sim/layers.py; scenar
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError, XstageError
 from ..sim.units import PS_PER_US
-from ..terminal.output import parts_html, table, warning_parts, with_warnings
+from ..terminal.output import Printed, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .reruns import chosen_policies
 
@@ -48,7 +47,7 @@ class LayerRun:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Layer:
+class Layer(Printed):
     """A block of a model under several policies. The first that ran is the baseline of the speedups.
 
     `tokens` are those of the whole `sequence`, or of each `rank` where attention runs by data (deepseek-v3), as
@@ -64,7 +63,6 @@ class Layer:
     expert_numbers: str | None
     seed: int
     runs: tuple[LayerRun, ...]
-    timing: dict[str, float]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -131,8 +129,28 @@ class Layer:
             f"<Layer {self.model} on {self.gpus} GPUs of {self.machine}: {', '.join(run.policy for run in self.runs)}>"
         )
 
-    def _repr_html_(self) -> str:
-        return parts_html(layer_parts(self))
+    def printed(self) -> list[Any]:
+        """The layer for a person: policies side by side, then the kernels of the fastest."""
+        ran = [row for row in self.rows() if row["error"] is None]
+        base = self.baseline
+        parts: list[Any] = [_what(self)]
+        if self.expert_numbers:
+            parts.append(f"Experts in {self.expert_numbers}, all else in bf16.")
+        if base is not None and base.time is not None:
+            best = min((run for run in self.runs if run.time is not None), key=lambda run: run.makespan_us or 0)
+            lines = [
+                (row["policy"], f"{row['makespan_us']:.1f}", f"{row['speedup']:.3f}", f"{row['exposed_us']:.1f}",
+                 f"{row['exposed_pct']:.1f} %")
+                for row in ran
+            ]  # fmt: skip
+            columns = ("policy", "us", f"speedup over {base.policy}", "exposed communication, us", "of the layer")
+            parts += ["", table("end to end", columns, lines)]
+            for run in dict.fromkeys((base, best)):
+                parts += ["", _kernels(run)]
+        failed = [(row["policy"], row["error"]) for row in self.rows() if row["error"] is not None]
+        if failed:
+            parts += ["", table("cannot run", ("policy", "why"), failed)]
+        return [*parts, *warning_parts(self.warnings)]
 
 
 def layer(
@@ -159,7 +177,6 @@ def layer(
     from ..scenarios.machine_files import load_machine
     from ..sim.layers import KernelLength, Work, simulate_block
 
-    started = time.perf_counter()
     names = chosen_policies(block_policies(model), policies)
     for field, value in (("gpus", gpus), ("tokens", tokens)):
         if value is not None and value < 1:
@@ -192,7 +209,6 @@ def layer(
         expert_numbers=expert_numbers(model),
         seed=seed,
         runs=tuple(runs),
-        timing={"wall_s": time.perf_counter() - started},
         warnings=tuple(warnings),
     )
 
@@ -222,30 +238,6 @@ def _granule_bytes(machine: Machine) -> int:
     while any(room // granule * granule < USED_CAPACITY * room for room in rooms):
         granule //= 2
     return max(granule, machine.granule_bytes)
-
-
-def layer_parts(done: Layer) -> list[Any]:
-    """The layer for a person: policies side by side, then the kernels of the fastest."""
-    ran = [row for row in done.rows() if row["error"] is None]
-    base = done.baseline
-    parts: list[Any] = [_what(done)]
-    if done.expert_numbers:
-        parts.append(f"Experts in {done.expert_numbers}, all else in bf16.")
-    if base is not None and base.time is not None:
-        best = min((run for run in done.runs if run.time is not None), key=lambda run: run.makespan_us or 0)
-        lines = [
-            (row["policy"], f"{row['makespan_us']:.1f}", f"{row['speedup']:.3f}", f"{row['exposed_us']:.1f}",
-             f"{row['exposed_pct']:.1f} %")
-            for row in ran
-        ]  # fmt: skip
-        columns = ("policy", "us", f"speedup over {base.policy}", "exposed communication, us", "of the layer")
-        parts += ["", table("end to end", columns, lines)]
-        for run in dict.fromkeys((base, best)):
-            parts += ["", _kernels(run)]
-    failed = [(row["policy"], row["error"]) for row in done.rows() if row["error"] is not None]
-    if failed:
-        parts += ["", table("cannot run", ("policy", "why"), failed)]
-    return [*parts, *warning_parts(done.warnings)]
 
 
 def _what(done: Layer) -> str:

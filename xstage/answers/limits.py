@@ -1,8 +1,9 @@
 """The limits that cost a scenario time, and the scenario without some of them: what `explain` removes one after the other.
 
 The rates of an interconnect are two limits: R, at which a GPU sends and takes in, and that of what lies between GPUs
-(links, network interfaces, the core of a switch). T_iss0 comes after them: as long as stores wait for room or for a port,
-issuing them faster only makes them wait longer.
+(links, network interfaces, the core of a switch). The latter comes before Q: with a stage without limit, stores fill the
+queue of a slow link, and the replies of pulls wait behind them. T_iss0 comes after all of these: as long as stores wait for
+room or for a port, issuing them faster only makes them wait longer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..scenarios.schema import Scenario
     from ..scenarios.workload import Workload
     from ..sim.machine import Machine
+    from ..sim.program import Program
     from ..sim.topology import Fabric
     from ..sim.trace import Trace
 
@@ -40,10 +41,13 @@ FOLDED = "finite drain rate (R), links included"
 """One rank that stands for all has no links of its own."""
 FEEDS = ("fp4_unpack", L2_CACHE, "hbm", "l2_feed")
 """Limits that a tile's main loop holds: it is as long as the slowest of the Tensor Cores and what feeds them."""
+IMBALANCE = "imbalance"
 SENDING = "sending"
 ISSUE = "issue"
 AT_ONCE_KBS = 10**12
 """Rate at which stores are issued at once: 1 KiB in 1 ps, so that SMs still store in turns and not one after the other."""
+
+KEPT_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,13 @@ LIMITS = (
     Limit("slow_gpu", "a slow GPU", "GPUs that are equally fast", scenario=_undisturbed("slow_gpu")),
     Limit("late_ranks", "ranks that start late", "a start of all at once", scenario=_in_time),
     Limit(
+        LINKS,
+        "finite rate of links between GPUs",
+        "links between GPUs without limit",
+        waterfall.without_link_limit,
+        machine=without_link_limit,
+    ),
+    Limit(
         "capacity",
         "finite capacity of the stage (Q)",
         "a stage without limit",
@@ -127,13 +138,6 @@ LIMITS = (
         waterfall.without_rate_limit,
         machine=without_drain_limit,
         symbol="R",
-    ),
-    Limit(
-        LINKS,
-        "finite rate of links between GPUs",
-        "links between GPUs without limit",
-        waterfall.without_link_limit,
-        machine=without_link_limit,
     ),
     Limit(
         ISSUE,
@@ -162,7 +166,9 @@ LIMITS = (
         "an L2 cache that feeds every SM as fast as it multiplies",
         machine=_unlimited("l2_throughput", "sm_feed", "sm_port", "l2_rate"),
     ),
-    Limit("imbalance", "routing imbalance", "balanced routing", scenario=_with(lambda w: w.without_imbalance())),
+    Limit(
+        IMBALANCE, "routing imbalance", "as many rows for every expert", scenario=_with(lambda w: w.without_imbalance())
+    ),
     Limit(SENDING, "what the schedule does to send", "nothing to send", scenario=_with(lambda w: w.without_sending())),
 )
 """In the order in which they are removed unless another is asked for."""
@@ -200,62 +206,73 @@ def limit_names() -> list[str]:
     return [f"{limit.name} (or {limit.symbol})" if limit.symbol else limit.name for limit in LIMITS]
 
 
-def those_there(resolved: Resolved, limits: Sequence[Limit]) -> list[Limit]:
-    """Those of `limits` that the scenario has at all. One of `FEEDS` is there even where another hides it, which has to be
-    removed first.
+class WithoutLimits:
+    """A scenario run without some of its limits. A schedule is built once for all runs that it is the same in, as long as
+    `KEPT_BYTES` hold those there are; beyond, the oldest is built again.
     """
-    feeds = [limit for limit in LIMITS if limit.name in FEEDS and _without(resolved, [limit])]
-    known: dict[frozenset[str], NDArray[np.int64]] = {}
 
-    def durations(removed: Sequence[Limit]) -> NDArray[np.int64]:
-        names = frozenset(limit.name for limit in removed)
-        if names not in known:
-            changed = _without(resolved, removed)
-            assert changed is not None  # all of `feeds` are there
-            known[names] = changed.program().ops["duration_ps"]
-        return known[names]
+    def __init__(self, resolved: Resolved):
+        self._resolved = resolved
+        self._programs: dict[frozenset[str], Program] = {}
 
-    def is_there(limit: Limit) -> bool:
+    def run(self, removed: Sequence[Limit]) -> Trace:
+        """The run without these limits, which are all there."""
+        from ..sim.execute import simulate
+
+        changed = self._changed(removed)
+        assert changed is not None  # limits that are not there have been left out
+
+        # The fabric is that of the machine as it is: a wiring may derive the rates of GPUs from those of their links.
+        fabric = replace(changed, machine=self._resolved.machine).fabric()
+        for limit in removed:
+            fabric = limit.fabric(fabric) if limit.fabric else fabric
+        return simulate(self._program(removed), fabric, self._resolved.scenario.engine, "off")
+
+    def there(self, limits: Sequence[Limit]) -> list[Limit]:
+        """Those of `limits` that the scenario has at all. One of `FEEDS` is there even where another hides it, which has to
+        be removed first.
+        """
+        feeds = [limit for limit in LIMITS if limit.name in FEEDS and self._changed([limit])]
+        return [limit for limit in limits if self._is_there(limit, feeds)]
+
+    def _is_there(self, limit: Limit, feeds: Sequence[Limit]) -> bool:
         if limit.name == LINKS:
-            return uses_links(resolved)
+            return uses_links(self._resolved)
         if limit.name == ISSUE:
-            return not np.array_equal(durations([]), durations([limit]))
+            return self._changes_tiles(limit, [])
         if limit.name not in FEEDS:
-            return _without(resolved, [limit]) is not None
+            return self._changed([limit]) is not None
         others = [other for other in feeds if other is not limit]
-        return limit in feeds and not all(
-            np.array_equal(durations(removed), durations([*removed, limit])) for removed in ([], others)
-        )
+        return limit in feeds and (self._changes_tiles(limit, []) or self._changes_tiles(limit, others))
 
-    return [limit for limit in limits if is_there(limit)]
+    def _changes_tiles(self, limit: Limit, removed: Sequence[Limit]) -> bool:
+        """Whether some op takes another time without `limit`, when these are gone already."""
+        before, after = self._program(removed), self._program([*removed, limit])
+        return not np.array_equal(before.ops["duration_ps"], after.ops["duration_ps"])
 
+    def _program(self, removed: Sequence[Limit]) -> Program:
+        changing = frozenset(limit.name for limit in removed if limit.scenario or limit.machine)
+        if changing not in self._programs:
+            changed = self._changed(removed)
+            assert changed is not None
+            self._programs[changing] = changed.program()
+            while len(self._programs) > 1 and sum(made.ops.nbytes for made in self._programs.values()) > KEPT_BYTES:
+                del self._programs[next(iter(self._programs))]
+        return self._programs[changing]
 
-def _without(resolved: Resolved, removed: Sequence[Limit]) -> Resolved | None:
-    """The scenario without what it or its machine adds; None if one of them is not there."""
-    scenario, machine = resolved.scenario, resolved.machine
-    for limit in removed:
-        if limit.scenario is not None:
-            changed = limit.scenario(scenario)
-            if changed is None:
-                return None
-            scenario = changed
-        if limit.machine is not None:
-            remade = limit.machine(machine)
-            if remade is None:
-                return None
-            machine = remade
-    return replace(resolved, scenario=scenario, machine=machine)
-
-
-def trace_without(resolved: Resolved, removed: Sequence[Limit]) -> Trace:
-    """The scenario run without these limits, which are all there."""
-    from ..sim.execute import simulate
-
-    changed = _without(resolved, removed)
-    assert changed is not None  # limits that are not there have been left out
-
-    # The fabric is that of the machine as it is: a wiring may derive the rates of GPUs from those of their links.
-    fabric = replace(changed, machine=resolved.machine).fabric()
-    for limit in removed:
-        fabric = limit.fabric(fabric) if limit.fabric else fabric
-    return simulate(changed.program(), fabric, resolved.scenario.engine, "off")
+    def _changed(self, removed: Sequence[Limit]) -> Resolved | None:
+        """The scenario without what these add to it or to its machine; None if one of them is not there."""
+        scenario, machine = self._resolved.scenario, self._resolved.machine
+        # From the last to the first, in whatever order they go: the core of a switch after the ports that it is a share of.
+        for limit in sorted(removed, key=LIMITS.index, reverse=True):
+            if limit.scenario is not None:
+                changed = limit.scenario(scenario)
+                if changed is None:
+                    return None
+                scenario = changed
+            if limit.machine is not None:
+                remade = limit.machine(machine)
+                if remade is None:
+                    return None
+                machine = remade
+        return replace(self._resolved, scenario=scenario, machine=machine)

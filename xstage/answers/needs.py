@@ -22,13 +22,12 @@ from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
 from ..sim.units import PS_PER_US
-from ..terminal.heading import asked
+from ..terminal.heading import asked, what_runs_where
 from ..terminal.output import parts_html, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
 from .needed_parts import UNBOUNDED, Amount, Scalable, all_rates, rate_parts, room
 from .reruns import Given, end_in_words, simulated, taken_ps
-from .run import what_runs_where
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -340,10 +339,12 @@ def _short(need: Need, now_us: float) -> str:
     if not need.value:
         return f"no {need.text} of up to {MOST_FACTOR:g} times as much would be enough"
     others = [one for one in need.alone if one.text != need.text]
-    if need.alone and len(others) == len(need.alone):
+    together = {path: value for one in others for path, value in one.settings.items()}
+    if need.alone and len(others) == len(need.alone) and together == need.settings:
         said = " and ".join(f"{one.text} of {one.value}" for one in others) + " together"
-    else:
-        said = f"{need.text} of {need.value}"
+    else:  # one of them, or a drain rate that takes the core of a switch with it
+        name, comma, beside = need.text.partition(",")
+        said = f"{name} of {need.value}{comma}{beside}{comma}"
     said += f" would save {now_us - need.time_us:.3f} us"
     alone = ", ".join(f"{one.text} of {one.value} alone {_saved(now_us - one.time_us)}" for one in others)
     return f"{said} ({alone})" if alone else said

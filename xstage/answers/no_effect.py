@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..scenarios.loader import Resolved, load
+from ..scenarios.loader import Resolved, load_scenario
 from ..sim import program as p
 from ..sim.errors import XstageError
 from ..sim.topology import REDUCE_RATE, SCATTER
@@ -51,7 +51,7 @@ def without_effect(
             continue
         others = {key: kept for key, kept in overrides.items() if key != path}
         try:
-            reason = _reason(program, fabric, load(scenario, others), trace)
+            reason = _reason(program, fabric, load_scenario(scenario, others), trace)
         except XstageError:  # nothing runs without this value, which may be what makes others acceptable
             continue
         if reason:

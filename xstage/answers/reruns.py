@@ -17,9 +17,10 @@ from ..sim.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..scenarios.schema import Scenario, TraceLevel
+    from ..scenarios.schema import Scenario
     from ..scenarios.workload import Workload
     from ..sim.machine import Machine
+    from ..sim.run_options import TraceLevel
     from ..sim.topology import Fabric
     from ..sim.trace import Trace
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..scenarios.loader import Resolved
 from ..sim.units import format_size
-from ..terminal.heading import asked
+from ..terminal.heading import asked, what_runs_where
 from ..terminal.output import parts_html, table, warning_parts, with_warnings
+from .figure_setting import setting_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +60,6 @@ class Run:
     def plot(self) -> Figure:
         """Busy, stalled and waiting time of a lane, the mean of each role."""
         from ..plots.run_figures import roles_figure, roles_table
-        from .figure_setting import setting_of
 
         return roles_figure(roles_table(self.metrics["roles"]), self.makespan_us, setting_of(self.resolved))
 
@@ -137,17 +137,6 @@ def roof_table(roofs: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[str], 
             [roof["part"], roof["where"], amount, *rates, f"{roof['least_us']:.3f}", f"{roof['use_pct']:.1f} %"]
         )
     return title, columns, rows
-
-
-def what_runs(workload: Workload) -> str:
-    """The workload in a few words, with its policy."""
-    return workload.title + (f", policy {workload.policy_name}" if workload.policy_name else "")
-
-
-def what_runs_where(resolved: Resolved) -> str:
-    """The same, with the GPUs that it takes and their machine."""
-    workload = resolved.scenario.workload
-    return f"{what_runs(workload)}, on {workload.gpus} GPUs of {resolved.machine.name}"
 
 
 def tile_of(program: Program) -> str | None:

@@ -21,7 +21,7 @@ from ..sim.layout import Layout
 from ..sim.outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN
 from ..sim.program_index import op_gpus, op_repeats
 from ..sim.units import format_size
-from ..terminal.output import parts_html, table
+from ..terminal.output import Printed, table
 from ..terminal.progress import PATIENCE_S
 from .api import resolved_scenario
 from .built import Built
@@ -40,7 +40,7 @@ TABLES_OF_TRACE = 3  # records, the table that is made of them, and what is writ
 
 
 @dataclass(frozen=True)
-class RunEstimate:
+class RunEstimate(Printed):
     """`ops` and `granules` are counted; the rest is about. `wall_s` is all of it, `build_s` was measured."""
 
     ops: int
@@ -53,8 +53,16 @@ class RunEstimate:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def _repr_html_(self) -> str:
-        return parts_html(estimate_parts(self))
+    def printed(self) -> list[Any]:
+        """An estimate for a person."""
+        building = f"{self.build_s:.2g} s to build the schedule"
+        rows = [
+            ("ops", f"{self.ops}, and {self.granules} granules"),
+            ("events", f"about {self.events:.3g}"),
+            ("time", f"about {self.wall_s:.3g} s, of which {building}, once the engine is loaded"),
+            ("memory", f"about {format_size(self.memory_bytes)}"),
+        ]
+        return [table("", ("", ""), rows)]
 
 
 def estimate_run(
@@ -113,18 +121,6 @@ def expected_s(built: Built, engine: str | None = None) -> float:
         (first_s, first), (now_s, now) = seen[0], seen[-1]
         return now_s + (1 - now) * (now_s - first_s) / (now - first)
     return time.perf_counter() - started
-
-
-def estimate_parts(found: RunEstimate) -> list[Any]:
-    """An estimate for a person."""
-    building = f"{found.build_s:.2g} s to build the schedule"
-    rows = [
-        ("ops", f"{found.ops}, and {found.granules} granules"),
-        ("events", f"about {found.events:.3g}"),
-        ("time", f"about {found.wall_s:.3g} s, of which {building}, once the engine is loaded"),
-        ("memory", f"about {format_size(found.memory_bytes)}"),
-    ]
-    return [table("", ("", ""), rows)]
 
 
 def peak_memory() -> dict[str, float]:

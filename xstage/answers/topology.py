@@ -82,7 +82,7 @@ def links_table(machine: Machine) -> pd.DataFrame:
 def _machine_of(name: str) -> tuple[Machine, int]:
     """The machine that a name or file means, and how many of its GPUs are used."""
     from ..scenarios.any_file import find_entry
-    from ..scenarios.loader import load
+    from ..scenarios.loader import load_scenario
     from ..scenarios.machine_files import load_machine
 
     kind = find_entry(name).kind
@@ -91,5 +91,5 @@ def _machine_of(name: str) -> tuple[Machine, int]:
     if kind == "machine":
         machine = load_machine(name)
         return machine, machine.gpus
-    resolved = load(name)
+    resolved = load_scenario(name)
     return resolved.machine, resolved.scenario.workload.gpus

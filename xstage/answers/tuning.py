@@ -1,7 +1,8 @@
 """`xstage tune`: the best policy of a scenario, and the settings of the kernel that go with it.
 
 Every policy runs with its own choices first, then a search over its settings (sim/search.py). The saving is against the
-scenario as it is written; xstage/answers/saving_interval.py says what its interval is of.
+scenario as it is written; xstage/answers/saving_interval.py says what its interval is of. A row lead is run with the
+smallest ring that it can do with, so that what a ring takes is said of the run that had it.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
+from ..scenarios.workload import Ring
 from ..sim.search import KNEE_PCT
-from ..terminal.heading import asked
+from ..terminal.heading import asked, what_runs_where
 from ..terminal.output import parts_html, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from ..scenarios.workload import PolicyChoice, Setting
+    from ..scenarios.workload import PolicyChoice
 
+Advice: TypeAlias = Literal["change", "measure", "leave"]
+LEAST_SAVING_PCT = 0.5
+"""What saves less is not worth a change."""
 MOST_RUNS = 40
 """Runs of one policy, unless told otherwise."""
 BEST_SHOWN = 3
@@ -48,6 +53,8 @@ class Tuning:
     with the smallest settings; `as_fast` are the other policies.
     `d_knee` is the smallest row lead D of `d_knee_policy`, of those that were tried, whose makespan is within 1 % of the
     best of them: with others it may be another.
+    `advice`: "change" to the best; "measure" both first, as the interval of the saving contains 0; "leave" the scenario as
+    it is, where nothing saves 0.5 % or more.
     """
 
     resolved: Resolved
@@ -57,6 +64,7 @@ class Tuning:
     d_knee: int | None
     d_knee_policy: str | None
     interval: SavingInterval | None
+    advice: Advice
     changes: tuple[str, ...]
     timing: dict[str, float]
     warnings: tuple[str, ...] = ()
@@ -81,34 +89,47 @@ class Tuning:
         """What is missing from the answer, and why."""
         if self.saving_pct is None:
             return NO_SAVING
-        return NO_INTERVAL if self.interval is None and self.best is not self.own else None
+        return NO_INTERVAL if self.interval is None and self.advice != "leave" else None
 
     @property
-    def leads(self) -> dict[int, tuple[float, int]]:
-        """Makespan, us, and room of the ring, bytes, by the row leads of `d_knee_policy` that ran."""
+    def leads(self) -> dict[int, tuple[float, Ring]]:
+        """Makespan, us, and ring by the row leads of `d_knee_policy` that ran with the smallest ring."""
         return {
-            t.parameters["lead_rows"]: (t.makespan_us, t.room_bytes)
+            t.parameters["lead_rows"]: (t.makespan_us, Ring(t.parameters["ring_m_blocks"], t.room_bytes))
             for t in self.curve
             if t.policy == self.d_knee_policy and t.makespan_us is not None and t.room_bytes is not None
         }
 
     @property
     def knee_told(self) -> str | None:
-        """D_knee, what it saves of the scenario's makespan, and what its ring takes, beside that of the longest lead."""
+        """D_knee in words, or that only the longest lead is good enough; None if no row lead was searched."""
         leads, knee = self.leads, self.d_knee
         if knee is None:
             return None
-        (at_knee_us, room), (longest_us, most), longest = leads[knee], leads[max(leads)], max(leads)
-        own = self.own.makespan_us
-        saved = 0.0 if own is None else saved_pct(own, at_knee_us)
-        saves = f", saves {saved:.1f} %" if saved > 0 else f", costs {-saved:.1f} %" if saved < 0 else ""
-        over = 100 * (longest_us / at_knee_us - 1)
-        slower = f" and {over:.1f} % more time" if over >= 0.1 else ""
+        name, within = self.d_knee_policy, f"within {KNEE_PCT:g} % of the best"
+        if knee < max(leads):
+            take = ": the one to take where memory is short" if knee < self._fastest_lead else ""
+            return f"D_knee of {name}: {knee} rows, the smallest of {len(leads)} leads tried that is {within}{take}."
         return (
-            f"D_knee of {self.d_knee_policy}: {knee} rows, the least of the {len(leads)} leads tried that is within "
-            f"{KNEE_PCT:g} % of the best{saves}; its ring takes {room / 2**20:.1f} MiB, that of {longest} rows "
-            f"{most / 2**20:.1f} MiB{slower}."
+            f"{name} has no D_knee: of {len(leads)} leads tried only the longest, all {knee} rows of the busiest rank, is "
+            f"{within}."
         )
+
+    @property
+    def notable_leads(self) -> dict[str, int]:
+        """Row leads of `d_knee_policy` by what each is: D_knee, the fastest, the longest. A lead stands there once."""
+        leads, knee = self.leads, self.d_knee
+        if knee is None:
+            return {}
+        longest = max(leads)
+        named = [("D_knee", knee), ("fastest", self._fastest_lead), ("longest", longest)][knee == longest :]
+        called = {lead: ", ".join(name for name, one in named if one == lead) for _, lead in named}
+        return {called[lead]: lead for lead in sorted(called)}
+
+    @property
+    def _fastest_lead(self) -> int:
+        leads = self.leads
+        return min(leads, key=lambda lead: (leads[lead][0], lead))
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage tune --json`, without the fields that all answers share."""
@@ -125,9 +146,11 @@ class Tuning:
             "scenario": self.resolved.scenario.name,
             "machine": self.resolved.machine.name,
             "own": self.own.as_dict(),
+            "advice": self.advice,
             "best": found,
             "d_knee": self.d_knee,
             "d_knee_policy": self.d_knee_policy,
+            "d_knee_told": self.knee_told,
             "changes": list(self.changes),
             "notes": [self.note] if self.note else [],
             "saving_interval_of": self.interval.as_dict() if self.interval else None,
@@ -198,6 +221,12 @@ def tune(
         raise runs.first_error
     best = _best(known, own, choices)
     ran = runs.ran_again(best)
+    interval = runs.saving_interval(ran)
+    advice = _advice(own, best, interval)
+    if advice == "leave":
+        changes = [_leave_told(own, best, interval)]
+    else:
+        changes = _changes(own, best, choices, advice) + _other_tile([tile_of(trace.program) for _, trace in ran])
     warned = [sentence for one, trace in ran for sentence in cautions(one, trace.program, trace)]
     return Tuning(
         resolved=resolved,
@@ -206,8 +235,9 @@ def tune(
         as_fast=tuple(_others_as_fast(known, best)),
         d_knee=knee,
         d_knee_policy=knee_policy,
-        interval=runs.saving_interval(ran),
-        changes=(*_changes(own, best, choices), *_other_tile([tile_of(trace.program) for _, trace in ran])),
+        interval=interval,
+        advice=advice,
+        changes=tuple(changes),
         timing={"wall_s": time.perf_counter() - started},
         warnings=tuple(dict.fromkeys(warned)),
     )
@@ -219,16 +249,10 @@ def _best(known: Sequence[Tried], own: Tried, choices: Mapping[str, PolicyChoice
 
     def rank(tried: Tried) -> tuple[Any, ...]:
         settings = choices[tried.policy].settings if tried is not own else ()
-        values = [
-            _size(setting, tried.parameters[setting.key]) for setting in settings if setting.key in tried.parameters
-        ]
+        values = [s.values.index(tried.parameters[s.key]) for s in settings if s.key in tried.parameters]
         return tried.makespan_us, tried is not own, bool(tried.parameters), policies.index(tried.policy), values
 
     return min(known, key=rank)
-
-
-def _size(setting: Setting, value: Any) -> int:
-    return setting.names.index(value) if setting.names else int(value)
 
 
 def _others_as_fast(known: Sequence[Tried], best: Tried) -> list[str]:
@@ -254,12 +278,40 @@ def _own_choice(leads: Sequence[int]) -> str:
     return f"its own choice, lead_rows={low}" + (f" to {high}" if high > low else "")
 
 
-def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice]) -> list[str]:
-    """What to change in the kernel, in its own words."""
+def _advice(own: Tried, best: Tried, interval: SavingInterval | None) -> Advice:
     if best is own:
-        takes = f"{own.makespan_us:.3f} us"
-        return [f"No policy or setting that was tried is faster than {own.policy} as it is written ({takes})."]
+        return "leave"
+    if own.makespan_us is None or best.makespan_us is None:
+        return "change"
+    if saved_pct(own.makespan_us, best.makespan_us) < LEAST_SAVING_PCT:
+        return "leave"
+    return "measure" if interval and interval.low_pct <= 0 else "change"
+
+
+def _leave_told(own: Tried, best: Tried, interval: SavingInterval | None) -> str:
+    """That nothing is worth a change, and the fastest, if it is another."""
+    takes = f"{own.policy} as it is written ({own.makespan_us:.3f} us)"
+    if best is own or own.makespan_us is None or best.makespan_us is None:
+        return f"No policy or setting that was tried is faster than {takes}. Leave it."
+    settings = f" with {parameters_text(best.parameters)}" if best.parameters else ""
+    saves = _saves_told(saved_pct(own.makespan_us, best.makespan_us), interval)
+    return (
+        f"No policy or setting that was tried is faster than {takes} by {LEAST_SAVING_PCT:g} % or more. Leave it. The "
+        f"fastest is {best.policy}{settings}, which {saves}."
+    )
+
+
+def _saves_told(saving_pct: float, interval: SavingInterval | None) -> str:
+    between = "" if interval is None else f" ({interval.low_pct:.1f} to {interval.high_pct:.1f} %)"
+    return f"saves {saving_pct:.1f} %{between}"
+
+
+def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice], advice: Advice) -> list[str]:
+    """What to change in the kernel, in its own words."""
     choice, changes = choices[best.policy], []
+    known = own.parameters if own.policy == best.policy else {}
+    if advice == "measure":
+        changes.append("The interval contains 0: it may save nothing, so measure both before you change anything.")
     if best.policy != own.policy:
         changes.append(f"Change the policy from {own.policy} to {best.policy}: {choice.meaning}.")
     if not best.parameters and choice.settings:
@@ -267,16 +319,15 @@ def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice]) -> li
     for setting in choice.settings:
         if setting.key in best.parameters:
             value = best.parameters[setting.key]
-            before = own.parameters.get(setting.key) if own.policy == best.policy else None
-            if value == before or (setting.flag and not value and before is None):
-                continue
-            shown = ("yes" if value else "no") if setting.flag else str(value)
-            was = f" (now {before})" if before is not None else ""
-            changes.append(f"Set {setting.key}, {setting.meaning}, to {shown}{was}.")
-    if best.policy == own.policy:
-        left = {key: value for key, value in own.parameters.items() if key not in best.parameters}
-        changes += [f"Leave {key} as the kernel chooses it (now {value})." for key, value in left.items()]
-    return changes
+            before = known.get(setting.key)
+            if value != before and (value is not False or before is not None):
+                shown = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+                was = f" (now {before})" if before is not None else ""
+                changes.append(f"Set {setting.key}, {setting.meaning}, to {shown}{was}.")
+            if setting.ring:
+                changes += _ring_told(setting.ring(value), known.get("ring_m_blocks"))
+    left = {key: value for key, value in known.items() if key not in best.parameters}
+    return changes + [f"Leave {key} as the kernel chooses it (now {value})." for key, value in left.items()]
 
 
 def _other_tile(tiles: Sequence[str | None]) -> list[str]:
@@ -289,24 +340,41 @@ def _other_tile(tiles: Sequence[str | None]) -> list[str]:
     ]
 
 
+def _ring_told(ring: Ring, now: Any) -> list[str]:
+    if now == ring.m_blocks:
+        return []
+    was = "" if now is None else f" (now {now})"
+    return [
+        f"Set ring_m_blocks, m-blocks that may stand between L1 and L2, to {ring.m_blocks}{was}: the fewest for this lead, "
+        f"{ring.room_bytes / 2**20:.1f} MiB of symmetric memory."
+    ]
+
+
+def _leads_table(done: Tuning) -> Any:
+    """D_knee, the fastest and the longest lead beside each other."""
+    rows = []
+    for name, lead in done.notable_leads.items():
+        makespan_us, ring = done.leads[lead]
+        saved = "" if done.own.makespan_us is None else f"{saved_pct(done.own.makespan_us, makespan_us):.1f} %"
+        rows.append((name, lead, f"{makespan_us:.3f}", saved, ring.m_blocks, f"{ring.room_bytes / 2**20:.1f}"))
+    of = f"row leads of {done.d_knee_policy}, each with the smallest ring that it can do with"
+    return table(of, ("", "lead D, rows", "makespan, us", "saves", "ring, m-blocks", "ring, MiB"), rows)
+
+
 def tuning_parts(done: Tuning) -> list[Any]:
     """The answer for a person: the best, what to change, and the best few of each policy."""
     best, own = done.best, done.own
-    parts: list[Any] = [*asked(done.resolved), ""]
+    parts: list[Any] = [*asked(done.resolved), what_runs_where(done.resolved), ""]
     if done.saving_pct is None:
         parts.append(f"{best.policy} takes {best.makespan_us:.3f} us. As it is written it cannot run: {own.error}")
-    elif best is not own:
-        interval = done.saving_interval_pct
-        between = f" ({interval[0]:.1f} to {interval[1]:.1f} %)" if interval else ""
-        parts.append(
-            f"{best.policy} takes {best.makespan_us:.3f} us instead of {own.makespan_us:.3f} us: "
-            f"saves {done.saving_pct:.1f} %{between}."
-        )
-    if done.as_fast:
-        parts.append(f"As fast: {', '.join(done.as_fast)}.")
-    if done.interval:
-        parts.append(done.interval.told)
-    parts += done.changes
+    elif done.advice != "leave":
+        saves = _saves_told(done.saving_pct, done.interval)
+        parts.append(f"{best.policy} takes {best.makespan_us:.3f} us instead of {own.makespan_us:.3f} us: {saves}.")
+    as_fast = [f"As fast: {', '.join(done.as_fast)}."] if done.as_fast else []
+    if done.advice == "leave":
+        parts += [*done.changes, *(as_fast if best is own else [])]
+    else:
+        parts += [*as_fast, *([done.interval.told] if done.interval else []), *done.changes]
     if done.knee_told:
         parts.append(done.knee_told)
     if done.note:
@@ -321,6 +389,8 @@ def tuning_parts(done: Tuning) -> list[Any]:
         failed += [(policy, t.error or "") for t in mine[:1] if not known]
     count = len(done.curve)
     parts += ["", table(f"the best of each policy, of {count} runs", ("policy", "settings", "makespan, us"), rows)]
+    if done.notable_leads:
+        parts += ["", _leads_table(done)]
     if failed:
         parts += ["", table("cannot run", ("policy", "why"), failed)]
     return [*parts, *warning_parts(done.warnings)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..scenarios.loader import Resolved
 from ..sim.errors import XstageError
-from ..sim.search import Axis, Search
+from ..sim.search import Search
 from ..sim.units import PS_PER_US
 from ..terminal.progress import Progress
 from .reruns import Parameters, own_parameters, own_policy, simulated, under_policy, with_workload
@@ -24,8 +25,8 @@ USUAL_RUNS = 20
 @dataclass(frozen=True)
 class Tried:
     """One run. Without `parameters` the policy chose for itself: `leads` are the row leads that it chose, of each rank.
-    `error` says why it could not run; `room_bytes` are the buffers (of symmetric memory, for the ring of a row lead) that
-    the parameters need, where that is known.
+    `error` says why it could not run; `room_bytes` is what the ring of a row lead takes of symmetric memory, where the
+    parameters are a lead and the smallest ring for it.
     """
 
     policy: str
@@ -62,25 +63,25 @@ class Runs:
         return self._try(own_policy(self.resolved), own_parameters(self.resolved), self.resolved)
 
     def search(self, name: str) -> int | None:
-        """Search the settings of a policy; the knee of its row lead, if it has one."""
+        """Search the settings of a policy; the knee of its row lead in rows, if it has one."""
         choice = self.choices[name]
         changed, parameters = self._usual(name)
         usual_us = None if changed is None else self._try(name, parameters, changed).makespan_us
         if not choice.settings or (usual_us is None and not self._ends_run(name)):
             self._left.pop(name)
             return None
-        axes = [Axis(s.low, s.high, s.step) for s in choice.settings]
-        search = Search(axes, lambda point: self._at(name, _named(choice.settings, point)), self.most)
+        counts = [len(setting.values) for setting in choice.settings]
+        search = Search(counts, lambda point: self._at(name, _given(choice.settings, point)), self.most)
         search.run()
-        knee = search.find_knee(usual_us) if len(axes) == 1 and choice.settings[0].is_lead else None
+        first = choice.settings[0]
+        knee = search.find_knee(usual_us) if len(counts) == 1 and first.ring else None
         self._left.pop(name)
-        return knee
+        return None if knee is None else int(first.values[knee])
 
     def _ends_run(self, name: str) -> bool:
         """Whether a policy whose usual settings cannot run can do so with the smallest or with the largest ones."""
         settings = self.choices[name].settings
-        ends = ([s.low for s in settings], [Axis(s.low, s.high, s.step).values()[-1] for s in settings])
-        return any(self._at(name, _named(settings, end)) is not None for end in ends)
+        return any(self._at(name, _given(settings, [end] * len(settings))) is not None for end in (0, -1))
 
     def ran_again(self, best: Tried) -> list[Ran]:
         """The scenario, if it can run, and the best, if it is another, each with its run."""
@@ -134,18 +135,20 @@ class Runs:
 
     def _room(self, name: str, parameters: Parameters) -> int | None:
         settings = self.choices[name].settings if name in self.choices else ()  # compute_only is none of them
-        rooms = [
-            setting.room(parameters[setting.key]) for setting in settings if setting.room and setting.key in parameters
-        ]
-        return sum(rooms) if rooms else None
+        for setting in settings:
+            value = parameters.get(setting.key)
+            if setting.ring and value is not None and setting.given(value).items() <= parameters.items():
+                return setting.ring(value).room_bytes
+        return None
 
 
 def _points(choice: PolicyChoice) -> int:
-    total = 1
-    for setting in choice.settings:
-        total *= len(Axis(setting.low, setting.high, setting.step))
-    return total
+    return math.prod(len(setting.values) for setting in choice.settings)
 
 
-def _named(settings: Sequence[Setting], point: Sequence[int]) -> Parameters:
-    return {s.key: s.written(value) for s, value in zip(settings, point, strict=True)}
+def _given(settings: Sequence[Setting], point: Sequence[int]) -> Parameters:
+    """What is written into the scenario for a point of the search: a position in the values of each setting."""
+    found: Parameters = {}
+    for setting, position in zip(settings, point, strict=True):
+        found |= setting.given(setting.values[position])
+    return found

@@ -39,6 +39,17 @@ def audit(
             "--synchronised", help="Producers start every burst together; by default each runs at its own pace."
         ),
     ] = False,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="peer|next|all",
+            help="Where stores go: to the next GPU while all GPUs do so, to all others while all do so, or to one peer "
+            "while no other GPU stores.",
+        ),
+    ] = "next",
+    gpus: Annotated[
+        int | None, typer.Option(help="GPUs that take part; all of the machine if not given.", show_default=False)
+    ] = None,
     overrides: MachineOverrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -52,8 +63,9 @@ def audit(
     started = time.perf_counter()
     for parse, text, option in ((parse_size, burst, "--bytes"), (parse_time, gap, "--gap")):
         parse(text, option)  # the options by their own names, not by those of the function
-    known = load_machine(machine, machine_overrides(parse_overrides(overrides or [])), prefix="--set machine.")
-    found = audited(known, producers, burst, gap, synchronised)
+    changes = machine_overrides(parse_overrides(overrides or []))
+    load_machine(machine, changes, prefix="--set machine.")
+    found = audited(machine, producers, burst, gap, synchronised, changes, to, gpus)  # type: ignore[arg-type]
     if as_json:
         print_json(with_common_fields(found.as_dict(), {"wall_s": time.perf_counter() - started}))
     else:

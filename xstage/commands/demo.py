@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..sim.compilation import compile_engine
-from ..terminal.output import print_json, show, with_common_fields
+from ..terminal.output import tell
 from .options import AsJson
 
 
@@ -31,9 +31,6 @@ def demo(
     started = time.perf_counter()
     compile_engine()
     done = run_demo(output)
-    if as_json:
-        print_json(with_common_fields(done.as_dict(), done.timing | {"wall_s": time.perf_counter() - started}))
-    else:
-        show(*demo_parts(done))
+    tell(done.as_dict(), lambda: demo_parts(done), started, as_json, timing=done.timing)
     if not done.ok:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.output import print_json, show, with_common_fields
+from ..terminal.output import tell
 from .options import AsJson
 
 WHAT = (
@@ -28,11 +28,7 @@ def diff(
 ) -> None:
     """Show what differs between two runs, scenarios, machines, studies, Programs or sweeps; a difference is no failure."""
     from ..differences.diff import diff as found_difference
-    from ..differences.diff import difference_parts
 
     started = time.perf_counter()
     found = found_difference(old, new)
-    if as_json:
-        print_json(with_common_fields(found.as_dict(), found.timing | {"wall_s": time.perf_counter() - started}))
-    else:
-        show(*difference_parts(found))
+    tell(found.as_dict(), found.printed, started, as_json)

@@ -6,7 +6,7 @@ import time
 
 import typer
 
-from ..terminal.output import print_json, show, table, with_common_fields
+from ..terminal.output import table, tell
 from .options import AsJson
 
 
@@ -21,10 +21,7 @@ def doctor(as_json: AsJson = False) -> None:
 
     started = time.perf_counter()
     found = diagnose()
-    if as_json:
-        print_json(with_common_fields(found.as_dict(), {"wall_s": time.perf_counter() - started}))
-    else:
-        rows = [(check.name, check.found if check.ok else f"FAILS: {check.found}") for check in found.checks]
-        show(table("", ("", ""), rows))
+    rows = [(check.name, check.found if check.ok else f"FAILS: {check.found}") for check in found.checks]
+    tell(found.as_dict(), lambda: [table("", ("", ""), rows)], started, as_json)
     if not found.ok:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.output import counted, print_json, show, with_common_fields
+from ..terminal.output import counted, tell, took
 from ..terminal.progress import counted_progress
 from .options import AsJson, Workers, names
 
@@ -47,7 +47,6 @@ def figures(
     as_json: AsJson = False,
 ) -> None:
     """Draw the figures that teach the model, each beside its table as CSV."""
-    from ..gallery.figures import figure_parts
     from ..gallery.figures import figures as draw
 
     started = time.perf_counter()
@@ -57,11 +56,7 @@ def figures(
             output, chosen, formats=kinds or (), redraw=redraw, calls=calls, published=published,
             workers=workers, progress=progress,
         )  # fmt: skip
-    wall_s = time.perf_counter() - started
-    if as_json:
-        print_json(with_common_fields(done.as_dict(), {"wall_s": wall_s}))
-    else:
-        show(*figure_parts(done), "", f"Done in {wall_s:.1f} s.")
+    tell(done.as_dict(), lambda: [*done.printed(), *took(started)], started, as_json)
 
 
 def report(
@@ -79,11 +74,5 @@ def report(
 
     started = time.perf_counter()
     done = made(path, output)
-    answer = done.as_dict()
-    if as_json:
-        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}))
-    else:
-        show(
-            f"{done.title}",
-            f"written to {output}: {counted(done.tables, 'table')}, {counted(done.figures, 'figure')}",
-        )
+    written = f"written to {output}: {counted(done.tables, 'table')}, {counted(done.figures, 'figure')}"
+    tell(done.as_dict(), lambda: [done.title, written], started, as_json)

@@ -9,7 +9,7 @@ import typer
 
 from ..plots.figure_file import check_figure
 from ..sim.compilation import compile_engine
-from ..terminal.output import print_json, show, with_common_fields
+from ..terminal.output import tell, took
 from ..terminal.progress import counted_progress
 from .options import AsJson, MachineOverrides, Plot, names
 
@@ -46,17 +46,14 @@ def layer(
 ) -> None:
     """Time one block of a model end to end: share of each kernel, exposed communication, speedup of each policy."""
     from ..answers.layer import layer as timed
-    from ..answers.layer import layer_parts, models_parts
+    from ..answers.layer import models_parts
     from ..scenarios.layers import BLOCKS
     from ..scenarios.loader import machine_overrides, parse_overrides
 
     started = time.perf_counter()
     if model is None:
         _check_alone(context)
-        if as_json:
-            print_json(with_common_fields({"models": list(BLOCKS)}, {"wall_s": time.perf_counter() - started}))
-        else:
-            show(*models_parts())
+        tell({"models": list(BLOCKS)}, models_parts, started, as_json)
         return
     if plot is not None:
         check_figure(plot, "--plot")
@@ -66,13 +63,9 @@ def layer(
     with counted_progress(f"Timing a block of {model}") as progress:
         done = timed(model, machine, gpus=gpus, tokens=tokens, policies=chosen, overrides=changes, progress=progress)
     files = [] if plot is None else [str(file) for file in done.save(plot)]
-    wall_s = time.perf_counter() - started
-    if as_json:
-        answer = done.as_dict() | ({"files": files} if files else {})
-        print_json(with_common_fields(answer, done.timing | {"wall_s": wall_s}, done.seed))
-    else:
-        drawn = [f"drawn in {files[0]}"] if files else []
-        show(*layer_parts(done), "", *drawn, f"Done in {wall_s:.1f} s.")
+    answer = done.as_dict() | ({"files": files} if files else {})
+    drawn = ["", f"drawn in {files[0]}"] if files else []
+    tell(answer, lambda: [*done.printed(), *drawn, *took(started)], started, as_json, done.seed)
 
 
 def _check_alone(context: typer.Context) -> None:

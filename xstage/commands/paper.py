@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ..sim.compilation import compile_engine
-from ..terminal.output import print_json, show, with_common_fields
+from ..terminal.output import tell
 from ..terminal.progress import counted_progress
 from .options import AsJson, Workers
 
@@ -42,10 +42,10 @@ def tiles(
     as_json: AsJson = False,
 ) -> None:
     """Span of L2 tiles and exposed stall of four models, with the paper's main loops as input."""
-    from ..paper.l2_tiles import paper_tiles, tile_parts
+    from ..paper.l2_tiles import TileComparison, paper_tiles
 
     made = partial(paper_tiles, model, tokens=tokens, exponent=exponent, seeds=seeds, workers=workers)
-    _answer("Simulating L2 tiles", made, tile_parts, as_json)
+    _answer("Simulating L2 tiles", made, TileComparison.printed, as_json)
 
 
 @paper_app.command()
@@ -67,10 +67,10 @@ def speedups(
     as_json: AsJson = False,
 ) -> None:
     """Interleaved against expert-wave over the 84 kinds of calls of the paper."""
-    from ..paper.calls import paper_speedups, speedup_parts
+    from ..paper.calls import Speedups, paper_speedups
 
     made = partial(paper_speedups, output, routing or ("balanced", "skewed"), tiles=tiles, workers=workers)
-    _answer("Simulating MegaMoE calls", made, speedup_parts, as_json)
+    _answer("Simulating MegaMoE calls", made, Speedups.printed, as_json)
 
 
 @paper_app.command()
@@ -86,13 +86,10 @@ def lead(
     _answer("Simulating leads", partial(paper_lead, model, tokens, workers=workers), lead_parts, as_json)
 
 
-def _answer(doing: str, made: Callable[..., Any], parts: Callable[[Any], list[Any]], as_json: bool) -> None:
+def _answer(doing: str, made: Callable[..., Any], printed: Callable[[Any], list[Any]], as_json: bool) -> None:
     """Call `made` with `progress`, and print what it gives."""
     started = time.perf_counter()
     compile_engine()
     with counted_progress(doing) as progress:
         done = made(progress=progress)
-    if as_json:
-        print_json(with_common_fields(done.as_dict(), {"wall_s": time.perf_counter() - started}, 0))
-    else:
-        show(*parts(done))
+    tell(done.as_dict(), lambda: printed(done), started, as_json, 0)

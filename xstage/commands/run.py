@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..sim.compilation import compile_engine
-from ..terminal.output import print_json, show, warn, with_common_fields
+from ..terminal.output import tell, warn
 from ..terminal.progress import share_progress, working
 from .options import AsJson, Overrides, Scenario
 from .trace import write
@@ -51,7 +51,7 @@ def run(
     """Simulate a scenario and print where the time goes."""
     from ..answers.built import Built
     from ..plots.traces.write import check_file
-    from ..scenarios.loader import load, parse_overrides
+    from ..scenarios.loader import load_scenario, parse_overrides
     from ..sim.files import check_not_read
 
     started = time.perf_counter()
@@ -63,7 +63,7 @@ def run(
         check_file(trace, "--trace")
         check_not_read(trace, "--trace", scenario)
     changes = parse_overrides(overrides or [])
-    resolved = load(scenario, changes, label="--set")
+    resolved = load_scenario(scenario, changes, label="--set")
     with working(f"Building {resolved.scenario.name}"):
         built = Built.of(resolved)
     if gpu is not None:
@@ -87,16 +87,13 @@ def _check_gpu(gpu: int, built: Built) -> None:
 
 
 def _estimate(built: Built, engine: str | None, level: str | None, started: float, as_json: bool) -> None:
-    from ..answers.run_estimate import estimate_parts, estimate_run
+    from ..answers.run_estimate import estimate_run
 
     scenario = built.scenario
     with working(f"Watching the first seconds of {scenario.name}"):
         found = estimate_run(built, engine, level)
-    if as_json:
-        answer = {"scenario": scenario.name, "estimate": found.as_dict()}
-        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}, scenario.seed))
-    else:
-        show(*estimate_parts(found))
+    answer = {"scenario": scenario.name, "estimate": found.as_dict()}
+    tell(answer, found.printed, started, as_json, scenario.seed)
 
 
 def _simulate(
@@ -127,7 +124,6 @@ def _simulate(
         write(done.trace if gpu is None else done.trace.ops().query("gpu == @gpu"), trace)
         answer["trace"] = str(trace)
     timing = done.timing | {"wall_s": time.perf_counter() - started} | peak_memory()
-    if as_json:
-        print_json(with_common_fields(answer, timing, built.scenario.seed))
-    else:
-        show(*parts, *run_parts(done), *cost_parts(timing))
+    tell(
+        answer, lambda: [*parts, *run_parts(done), *cost_parts(timing)], started, as_json, built.scenario.seed, timing
+    )  # fmt: skip

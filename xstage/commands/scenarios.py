@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..terminal.output import print_json, show, table, with_common_fields
+from ..terminal.output import print_json, table, tell, with_common_fields
 from .options import AsJson
 
 scenarios_app = typer.Typer(invoke_without_command=True)
@@ -40,15 +40,16 @@ def list_scenarios(as_json: AsJson = False) -> None:
         plural: [{"name": row["name"], "text": row["text"]} for row in rows if row["kind"] == kind]
         for kind, plural in (("scenario", "scenarios"), ("study", "studies"), ("machine", "machines"))
     }
-    if as_json:
-        print_json(with_common_fields(listed, {"wall_s": time.perf_counter() - started}))
-        return
     names = {kind: [(entry["name"], entry["text"].strip()) for entry in found] for kind, found in listed.items()}
-    show(
-        table("scenarios: xstage run NAME", ("name", "answers"), names["scenarios"]), "",
-        table("studies: xstage sweep NAME -o DIR", ("name", "answers"), names["studies"]), "",
-        table("machines: the `machine` of a scenario", ("name", "what it is"), names["machines"]),
-    )  # fmt: skip
+
+    def printed() -> list[Any]:
+        return [
+            table("scenarios: xstage run NAME", ("name", "answers"), names["scenarios"]), "",
+            table("studies: xstage sweep NAME -o DIR", ("name", "answers"), names["studies"]), "",
+            table("machines: the `machine` of a scenario", ("name", "what it is"), names["machines"]),
+        ]  # fmt: skip
+
+    tell(listed, printed, started, as_json)
 
 
 @scenarios_app.command("show")
@@ -97,8 +98,5 @@ def _plot_topology(name: str, file: Path, as_json: bool) -> None:
     check_figure(file, "--plot")
     found = topology(name)
     written = [str(path) for path in found.save(file)]
-    if as_json:
-        answer = {"name": name, "topology": found.facts, "files": written}
-        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}))
-    else:
-        show(*shown_topology(found.facts), f"written: {', '.join(written)}")
+    answer = {"name": name, "topology": found.facts, "files": written}
+    tell(answer, lambda: [*shown_topology(found.facts), f"written: {', '.join(written)}"], started, as_json)

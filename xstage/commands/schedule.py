@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..sim.compilation import compile_engine
-from ..terminal.output import print_json, show, with_common_fields
+from ..terminal.output import tell, took
 from ..terminal.progress import counted_progress
 from .options import AsJson, Overrides, Scenario, names
 
@@ -34,12 +36,11 @@ def compare(
 ) -> None:
     """Run a scenario under several policies and put them side by side."""
     from ..answers.comparison import compare as compared
-    from ..answers.comparison import comparison_parts
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Comparing policies of {resolved.scenario.name}") as progress:
         done = compared(resolved, names(policies, "--policies"), progress=progress)
-    _print(done, comparison_parts, started, resolved, as_json)
+    _print(done, done.printed, started, resolved, as_json)
 
 
 def explain(
@@ -59,12 +60,11 @@ def explain(
 ) -> None:
     """Show where a scenario's time goes, as bars that add up: one limit removed after another, then what is left."""
     from ..answers.explanation import explain as explained
-    from ..answers.explanation import explanation_parts
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Explaining {resolved.scenario.name}") as progress:
         done = explained(resolved, policy, order=names(order, "--order"), progress=progress)
-    _print(done, explanation_parts, started, resolved, as_json)
+    _print(done, done.printed, started, resolved, as_json)
 
 
 def needs(scenario: Scenario, overrides: Overrides = None, as_json: AsJson = False) -> None:
@@ -75,7 +75,7 @@ def needs(scenario: Scenario, overrides: Overrides = None, as_json: AsJson = Fal
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Searching what {resolved.scenario.name} needs") as progress:
         done = needed(resolved, progress=progress)
-    _print(done, needs_parts, started, resolved, as_json)
+    _print(done, partial(needs_parts, done), started, resolved, as_json)
 
 
 def tune(
@@ -99,21 +99,17 @@ def tune(
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Tuning {resolved.scenario.name}") as progress:
         done = tuned(resolved, names(policies, "--policies"), most_runs=most_runs or MOST_RUNS, progress=progress)
-    _print(done, tuning_parts, started, resolved, as_json)
+    _print(done, partial(tuning_parts, done), started, resolved, as_json)
 
 
 def _loaded(scenario: str, overrides: list[str] | None) -> Resolved:
-    from ..scenarios.loader import load, parse_overrides
+    from ..scenarios.loader import load_scenario, parse_overrides
 
-    resolved = load(scenario, parse_overrides(overrides or []), label="--set")
+    resolved = load_scenario(scenario, parse_overrides(overrides or []), label="--set")
     if resolved.scenario.engine == "compiled":
         compile_engine()
     return resolved
 
 
-def _print(done: Any, parts: Any, started: float, resolved: Resolved, as_json: bool) -> None:
-    if as_json:
-        timing = done.timing | {"wall_s": time.perf_counter() - started}
-        print_json(with_common_fields(done.as_dict(), timing, resolved.scenario.seed))
-    else:
-        show(*parts(done), "", f"Done in {time.perf_counter() - started:.1f} s.")
+def _print(done: Any, printed: Callable[[], list[Any]], started: float, resolved: Resolved, as_json: bool) -> None:
+    tell(done.as_dict(), lambda: [*printed(), *took(started)], started, as_json, resolved.scenario.seed)

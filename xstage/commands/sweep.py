@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..plots.figure_file import check_figure
-from ..table_rows import records
-from ..terminal.output import counted, print_json, show, table, warn, with_common_fields
+from ..table_rows import errors, records
+from ..terminal.output import counted, show, table, tell, warn
 from ..terminal.progress import counted_progress
 from .options import AsJson, Plot
 
@@ -98,10 +98,7 @@ def sweep(
         warn(warnings)
     if plot is not None and done.done:
         answer["files"] = _drawn(done, plot, as_json)
-    if as_json:
-        print_json(with_common_fields(answer, done.timing | {"wall_s": time.perf_counter() - started}))
-    else:
-        show(*_parts(done, answer.get("files", [])))
+    tell(answer, lambda: _parts(done, answer.get("files", [])), started, as_json, timing=done.timing)
     if not done.done:
         raise typer.Exit(1)
 
@@ -138,10 +135,7 @@ def _estimate(study: str, output: str | None, workers: int | None, started: floa
     from ..sweeps.estimate import estimate as estimated
 
     found = estimated(study, output, workers)
-    if as_json:
-        print_json(with_common_fields({"estimate": found.as_dict()}, {"wall_s": time.perf_counter() - started}))
-    else:
-        show(table("", ("", ""), found.facts()))
+    tell({"estimate": found.as_dict()}, lambda: [table("", ("", ""), found.facts())], started, as_json)
 
 
 def _parts(done: Sweep, files: Sequence[str]) -> list[Any]:
@@ -164,11 +158,10 @@ def _parts(done: Sweep, files: Sequence[str]) -> list[Any]:
 
 def _errors(done: Sweep) -> Table:
     """Each error once, with how many points have it and which is the first."""
-    frame = done.frame()
-    failed = frame[frame["error"].notna()].groupby(["error_type", "error"], sort=False)["point"].agg(["size", "min"])
-    rows = [(count, first, kind, text) for (kind, text), count, first in failed.head(ERRORS_SHOWN).itertuples()]
+    failed = errors(done.frame())
+    rows = list(failed.head(ERRORS_SHOWN).itertuples(index=False, name=None))
     title = "what failed" if len(rows) == len(failed) else f"the first {len(rows)} of {len(failed)} errors"
-    return table(title, ("points", "first point", "error", "what it says"), rows)
+    return table(title, [str(name) for name in failed], rows)
 
 
 def _few_points(done: Sweep) -> list[Any]:

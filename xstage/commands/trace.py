@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..sim.compilation import compile_engine
-from ..terminal.output import counted, print_json, show, table, with_common_fields
+from ..terminal.output import counted, table, tell
 from ..terminal.progress import share_progress, working
 from .options import AsJson, Overrides, names
 
@@ -82,9 +82,6 @@ def import_trace(
     compared = _beside(ops, scenario, match or [], overrides or [], joined) if scenario is not None else None
     if compared is not None:
         answer["beside"] = compared.as_dict()
-    if as_json:
-        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}))
-        return
     facts = [
         ("read", FORMATS[kind]),
         ("ops", f"{answer['ops']} on {counted(answer['lanes'], 'lane')} of {counted(answer['gpus'], 'GPU')}"),
@@ -92,11 +89,19 @@ def import_trace(
         *([("written to", str(output))] if output else []),
     ]
     rows = [(on_one_line(row["name"]), row["ops"], row["total_us"], row["median_us"]) for row in answer["names"]]
-    show(table("", ("", ""), facts), "", table("what takes longest", ("name", "ops", "total us", "median us"), rows))
-    if compared is not None:
-        from ..differences.beside import beside_parts
 
-        show("", *beside_parts(compared), *([f"Both times of every op: {joined}"] if joined else []))
+    def printed() -> list[Any]:
+        longest = table("what takes longest", ("name", "ops", "total us", "median us"), rows)
+        beside = [] if compared is None else ["", *compared.printed()]
+        return [
+            table("", ("", ""), facts),
+            "",
+            longest,
+            *beside,
+            *([f"Both times of every op: {joined}"] if joined else []),
+        ]
+
+    tell(answer, printed, started, as_json)
 
 
 def _check(scenario: str | None, needing: dict[str, Any]) -> None:
@@ -112,7 +117,7 @@ def _check(scenario: str | None, needing: dict[str, Any]) -> None:
 
 def _beside(ops: pd.DataFrame, scenario: str, match: list[str], overrides: list[str], joined: Path | None) -> Beside:
     from ..differences.beside import beside
-    from ..scenarios.loader import load, parse_overrides
+    from ..scenarios.loader import load_scenario, parse_overrides
 
     pairs = {}
     for pair in match:
@@ -120,7 +125,7 @@ def _beside(ops: pd.DataFrame, scenario: str, match: list[str], overrides: list[
         if not equals:
             raise typer.BadParameter(f"{pair!r} is not NAME=PART", param_hint="--match")
         pairs[name] = part
-    resolved = load(scenario, parse_overrides(overrides), label="--set")
+    resolved = load_scenario(scenario, parse_overrides(overrides), label="--set")
     if resolved.scenario.engine == "compiled":
         compile_engine()
     with working(f"Simulating {resolved.scenario.name}"):

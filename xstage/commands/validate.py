@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..terminal.output import print_json, show, with_common_fields
+from ..terminal.output import tell
 from ..terminal.progress import step_progress
 from .options import AsJson
 
@@ -95,10 +95,8 @@ def calibrate(
     if output is not None:
         found.write(output)
     answer: dict[str, Any] = {"calibration": found.as_dict()} | ({"machine": str(output)} if output else {})
-    if as_json:
-        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}, seed))
-    else:
-        show(*calibration_parts(answer["calibration"]), *(["", f"written to {output}"] if output else []))
+    written = ["", f"written to {output}"] if output else []
+    tell(answer, lambda: [*calibration_parts(answer["calibration"]), *written], started, as_json, seed)
 
 
 def validate(
@@ -148,10 +146,8 @@ def validate(
     if ops is not None:
         found.write_ops(ops)
     answer = found.as_dict() | {name: str(path) for name, path in files.items()}
-    if as_json:
-        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}, seed))
-    else:
-        show(*validation_parts(answer), *(f"written to {path}" for path in files.values()))
+    written = [f"written to {path}" for path in files.values()]
+    tell(answer, lambda: [*validation_parts(answer), *written], started, as_json, seed)
 
 
 def _check(files: dict[str, Path], plan: Path | None, machine: str | None) -> None:
@@ -198,12 +194,10 @@ def _write_plan(
         path, asked.on_gpus(), producers=asked.producers, quick=asked.quick, seed=asked.seed, machine=known,
         programs=count,
     ).as_dict()  # fmt: skip
-    if as_json:
-        print_json(with_common_fields(answer, {"wall_s": time.perf_counter() - started}, asked.seed))
-        return
     rows = sum(answer["rows"].values())
-    show(
+    printed = [
         f"written to {answer['plan']}: {rows} rows in {len(answer['rows'])} tables, {answer['programs']} programs",
         f"on a node with GPUs, NumPy and CuPy:  {answer['next']}",
         "then here:  --backend cuda --results RESULTS.npz",
-    )
+    ]
+    tell(answer, lambda: printed, started, as_json, asked.seed)

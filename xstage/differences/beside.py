@@ -15,7 +15,6 @@ error_pct = 100 * (simulated - measured) / measured.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ..answers.api import run
 from ..sim.errors import InputError
 from ..table_rows import one_decimal, records, signed
-from ..terminal.output import counted, parts_html, table
+from ..terminal.output import Printed, counted, table
 from .matching import chosen_parts, is_whole, on_one_line, parts_of
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Span:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Beside:
+class Beside(Printed):
     """What was simulated (a scenario, or the name of a schedule) on which machine, and how a measured trace differs from it.
 
     `ops`: one row per op that is on both sides, with measured_issue_us, simulated_issue_us, error_pct and `what` it is.
@@ -86,7 +85,6 @@ class Beside:
     parts: pd.DataFrame
     unmatched: dict[str, float]
     span: Span
-    timing: dict[str, float]
 
     @property
     def median_abs_error_pct(self) -> float | None:
@@ -121,8 +119,44 @@ class Beside:
     def __repr__(self) -> str:
         return f"<Beside: {len(self.ops)} ops joined with {self.scenario}>"
 
-    def _repr_html_(self) -> str:
-        return parts_html(beside_parts(self))
+    def printed(self) -> list[Any]:
+        """Measured beside simulated, for a person."""
+        rows = [
+            (_shown(row["what"]), f"{row['measured_ops']} / {row['simulated_ops']}", f"{row['measured_median_us']:.3f}",
+             f"{row['simulated_median_us']:.3f}", signed(row["median_error_pct"]),
+             one_decimal(row["op_median_abs_error_pct"]), one_decimal(row["op_p90_abs_error_pct"]))
+            for row in self.parts.to_dict("records")
+        ]  # fmt: skip
+        rows.append(
+            ("from the first op to the last", f"{self.span.measured_ops} / {self.span.simulated_ops}",
+             f"{self.span.measured_us:.3f}", f"{self.span.simulated_us:.3f}", signed(self.span.error_pct), "", "")
+        )  # fmt: skip
+        columns = (
+            "",
+            "ops: measured / simulated",
+            "measured, median us",
+            "simulated",
+            "error %",
+            "op by op: median",
+            "90 %",
+        )
+        parts: list[Any] = [
+            f"beside {self.scenario} on {self.machine}, simulated",
+            "",
+            table("", columns, rows),
+            "",
+            f"{counted(len(self.ops), 'op')} {'is' if len(self.ops) == 1 else 'are'} on both sides"
+            + (
+                "."
+                if self.median_abs_error_pct is None
+                else f"; the median error of one is {self.median_abs_error_pct:.1f} %."
+            ),
+        ]
+        if self.unmatched:
+            longest = sorted(self.unmatched, key=lambda name: -self.unmatched[name])[:5]
+            named = ", ".join(f"{on_one_line(name)} ({self.unmatched[name]:.1f} us)" for name in longest)
+            parts.append(f"Not joined to anything: {named}" + (" and others." if len(self.unmatched) > 5 else "."))
+        return parts
 
 
 def beside(
@@ -143,7 +177,6 @@ def beside(
     """
     from ..hw_validate.readers.read import read_trace
 
-    started = time.perf_counter()
     ops = read_trace(measured) if isinstance(measured, (str, Path)) else measured
     theirs, scenario, machine = _op_table(simulated, overrides)
     if len(ops) and (ops["task"] >= 0).all():
@@ -159,7 +192,6 @@ def beside(
         parts,
         unmatched,
         _span(ops, theirs, parts),
-        {"wall_s": time.perf_counter() - started},
     )
 
 
@@ -284,46 +316,6 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(rows)
-
-
-def beside_parts(done: Beside) -> list[Any]:
-    """Measured beside simulated, for a person."""
-    rows = [
-        (_shown(row["what"]), f"{row['measured_ops']} / {row['simulated_ops']}", f"{row['measured_median_us']:.3f}",
-         f"{row['simulated_median_us']:.3f}", signed(row["median_error_pct"]), one_decimal(row["op_median_abs_error_pct"]),
-         one_decimal(row["op_p90_abs_error_pct"]))
-        for row in done.parts.to_dict("records")
-    ]  # fmt: skip
-    rows.append(
-        ("from the first op to the last", f"{done.span.measured_ops} / {done.span.simulated_ops}",
-         f"{done.span.measured_us:.3f}", f"{done.span.simulated_us:.3f}", signed(done.span.error_pct), "", "")
-    )  # fmt: skip
-    columns = (
-        "",
-        "ops: measured / simulated",
-        "measured, median us",
-        "simulated",
-        "error %",
-        "op by op: median",
-        "90 %",
-    )
-    parts: list[Any] = [
-        f"beside {done.scenario} on {done.machine}, simulated",
-        "",
-        table("", columns, rows),
-        "",
-        f"{counted(len(done.ops), 'op')} {'is' if len(done.ops) == 1 else 'are'} on both sides"
-        + (
-            "."
-            if done.median_abs_error_pct is None
-            else f"; the median error of one is {done.median_abs_error_pct:.1f} %."
-        ),
-    ]
-    if done.unmatched:
-        longest = sorted(done.unmatched, key=lambda name: -done.unmatched[name])[:5]
-        named = ", ".join(f"{on_one_line(name)} ({done.unmatched[name]:.1f} us)" for name in longest)
-        parts.append(f"Not joined to anything: {named}" + (" and others." if len(done.unmatched) > 5 else "."))
-    return parts
 
 
 def _shown(what: str) -> str:

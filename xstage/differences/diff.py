@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError
-from ..terminal.output import parts_html, table
+from ..terminal.output import Printed, table
 from .change import Change
 from .sources import Comparable, compared, source_of
 
@@ -21,7 +20,7 @@ LONGEST_CELL = 60
 
 
 @dataclass(frozen=True, repr=False)
-class Difference:
+class Difference(Printed):
     """What differs between `old` and `new`, two things of one `kind`. `compared` counts the values looked at; two sweeps
     are compared at the `points` that both have."""
 
@@ -31,7 +30,6 @@ class Difference:
     compared: int
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
-    timing: dict[str, float]
     points: Points | None = None
 
     def __bool__(self) -> bool:
@@ -71,8 +69,28 @@ class Difference:
     def __repr__(self) -> str:
         return f"<Difference of two {self.kind}s: {len(self.changes)} of {self.compared} values>"
 
-    def _repr_html_(self) -> str:
-        return parts_html(difference_parts(self))
+    def printed(self) -> list[Any]:
+        """The same for a person."""
+        same = self.compared - len(self.changes)
+        if self.points is not None and not self.points.both:
+            return [f"{self.old} and {self.new} have no point in common.", *self.notes]
+        if not self.changes and self.same_points:
+            return [f"{self.old} and {self.new} are the same {self.kind}: {same} values are equal.", *self.notes]
+        if not self.changes:
+            return [f"{self.old} and {self.new} are equal{_shared(self)}, in {same} columns.", *self.notes]
+        head = f"{self.old} (old) and {self.new} (new), each a {self.kind}: {len(self.changes)} of {self.compared}"
+        of_points = any(change.points is not None for change in self.changes)
+        columns = ("what", "old", "new", "relative", *(("points", "largest at") if of_points else ()))
+        rows = [
+            (change.what, _cell(change.old), _cell(change.new), _percent(change.relative_pct),
+             *(("" if change.points is None else change.points, change.at or "") if of_points else ()))
+            for change in self.changes
+        ]  # fmt: skip
+        what = f"columns differ{_shared(self)}" if of_points else "values differ"
+        shown = table("", columns, rows)
+        for column in shown.columns:
+            column.overflow = "fold"  # names that are cut cannot be told apart
+        return [f"{head} {what}.", "", shown, *self.notes]
 
 
 def diff(old: Comparable, new: Comparable) -> Difference:
@@ -83,7 +101,6 @@ def diff(old: Comparable, new: Comparable) -> Difference:
     scenario is compared with its machine, a trace by what a run says about it. Raises `InputError` for what is none of
     these, and for two of different kinds.
     """
-    started = time.perf_counter()
     one, other = source_of(old), source_of(new)
     if one.kind != other.kind:
         raise InputError(
@@ -91,32 +108,7 @@ def diff(old: Comparable, new: Comparable) -> Difference:
             allowed=f"two of one kind, here another {one.kind}",
         )  # fmt: skip
     count, changes, notes, points = compared(one, other)
-    timing = {"wall_s": time.perf_counter() - started}
-    return Difference(one.kind, one.name, other.name, count, tuple(changes), tuple(notes), timing, points)
-
-
-def difference_parts(found: Difference) -> list[Any]:
-    """The same for a person."""
-    same = found.compared - len(found.changes)
-    if found.points is not None and not found.points.both:
-        return [f"{found.old} and {found.new} have no point in common.", *found.notes]
-    if not found.changes and found.same_points:
-        return [f"{found.old} and {found.new} are the same {found.kind}: {same} values are equal.", *found.notes]
-    if not found.changes:
-        return [f"{found.old} and {found.new} are equal{_shared(found)}, in {same} columns.", *found.notes]
-    head = f"{found.old} (old) and {found.new} (new), each a {found.kind}: {len(found.changes)} of {found.compared}"
-    of_points = any(change.points is not None for change in found.changes)
-    columns = ("what", "old", "new", "relative", *(("points", "largest at") if of_points else ()))
-    rows = [
-        (change.what, _cell(change.old), _cell(change.new), _percent(change.relative_pct),
-         *(("" if change.points is None else change.points, change.at or "") if of_points else ()))
-        for change in found.changes
-    ]  # fmt: skip
-    what = f"columns differ{_shared(found)}" if of_points else "values differ"
-    shown = table("", columns, rows)
-    for column in shown.columns:
-        column.overflow = "fold"  # names that are cut cannot be told apart
-    return [f"{head} {what}.", "", shown, *found.notes]
+    return Difference(one.kind, one.name, other.name, count, tuple(changes), tuple(notes), points)
 
 
 def _shared(found: Difference) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..answers.saved import check_regular, read_answer
 from ..scenarios.any_file import find_entry
 from ..scenarios.catalogue import entries
-from ..scenarios.loader import Resolved, load
+from ..scenarios.loader import Resolved, load_scenario
 from ..scenarios.schema import Scenario
 from ..sim.errors import InputError
 from ..sim.machine import Machine
@@ -77,7 +77,7 @@ def source_of(given: Comparable) -> Source:
         case Resolved():
             return _scenario(given)
         case Scenario() | Mapping():
-            return _scenario(load(given))
+            return _scenario(load_scenario(given))
     raise InputError("cannot be compared", field="type", value=type(given).__name__, allowed=ALLOWED)
 
 
@@ -123,7 +123,7 @@ def _entry(name: str) -> Source:
 
     entry = find_entry(name, ALLOWED)
     if entry.kind == "scenario":
-        return _scenario(load(name), name)
+        return _scenario(load_scenario(name), name)
     if entry.kind == "machine":
         return Source("machine", name, _machine(load_machine(name)))
     load_study(name)

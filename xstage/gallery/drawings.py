@@ -18,7 +18,7 @@ from ..plots.reach_figures import measured_figure, pair_rates_figure
 from ..plots.schedule_figures import breakdown_figure, timeline_figure, waterfall_figure
 from ..plots.shape_figures import attention_figure, best_policy_figure, calls_figure
 from ..scenarios import x_stage
-from ..scenarios.loader import load
+from ..scenarios.loader import load_scenario
 from ..scenarios.machine_files import load_machine
 from ..scenarios.study import load_study
 from . import burst_tables, reach_tables, schedule_tables, shape_tables
@@ -57,7 +57,7 @@ def _b200() -> Machine:
 
 def _megamoe() -> str:
     """What the figures of one MegaMoE layer in two orders are of."""
-    resolved = load(schedule_tables.SCENARIO, {"workload.tokens": schedule_tables.TOKENS})
+    resolved = load_scenario(schedule_tables.SCENARIO, {"workload.tokens": schedule_tables.TOKENS})
     return setting_of(resolved, ("policy",))
 
 
@@ -116,7 +116,7 @@ DRAWINGS = (
         "waterfall",
         "where the time of a fused GEMM + ReduceScatter goes",
         lambda inputs: schedule_tables.waterfall_table(),
-        lambda data: waterfall_figure(data, setting_of(load(schedule_tables.EXPLAINED))),
+        lambda data: waterfall_figure(data, setting_of(load_scenario(schedule_tables.EXPLAINED))),
     ),
     Drawing(
         "lead",
@@ -138,13 +138,17 @@ DRAWINGS = (
         "attention",
         "speedup of attention + All-to-All by length and policy",
         lambda inputs: shape_tables.attention_table(inputs.workers),
-        lambda data: attention_figure(data, setting_of(load(shape_tables.ATTENTION_SCENARIO), ("policy", "tokens"))),
+        lambda data: attention_figure(
+            data, setting_of(load_scenario(shape_tables.ATTENTION_SCENARIO), ("policy", "tokens"))
+        ),
     ),
     Drawing(
         "tensor-parallel",
         "the fastest policy of a GEMM + ReduceScatter by its size",
         lambda inputs: shape_tables.tensor_parallel_table(inputs.workers),
-        lambda data: best_policy_figure(data, setting_of(load(shape_tables.TP_SCENARIO), ("policy", "m", "k"))),
+        lambda data: best_policy_figure(
+            data, setting_of(load_scenario(shape_tables.TP_SCENARIO), ("policy", "m", "k"))
+        ),
     ),
     Drawing(
         "topologies",

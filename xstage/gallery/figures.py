@@ -18,7 +18,7 @@ from ..sim.checked import closest
 from ..sim.compilation import compile_engine
 from ..sim.errors import InputError
 from ..sim.files import make_folder
-from ..terminal.output import parts_html, table
+from ..terminal.output import Printed, table
 from ..terminal.progress import Progress, silent
 from .drawings import DRAWINGS, Drawing, Inputs
 
@@ -42,7 +42,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, repr=False)
-class Figures:
+class Figures(Printed):
     """What `figures` wrote to a folder."""
 
     folder: Path
@@ -62,8 +62,11 @@ class Figures:
     def __repr__(self) -> str:
         return f"<Figures in {self.folder}: {', '.join(one.name for one in self.drawn)}>"
 
-    def _repr_html_(self) -> str:
-        return parts_html(figure_parts(self))
+    def printed(self) -> list[Any]:
+        """What was written, for a person."""
+        rows = [(one.name, one.shows, f"{one.wall_s:.1f} s") for one in self.drawn]
+        kinds = ", ".join(dict.fromkeys(file.suffix for one in self.drawn for file in one.files))
+        return [table("", ("figure", "shows", ""), rows), "", f"written to {self.folder}: {kinds} of each"]
 
 
 def figures(
@@ -114,13 +117,6 @@ def chosen(only: Sequence[str] | None) -> list[Drawing]:
         if name not in known:
             raise InputError(f"is no figure{closest(name, known)}", field="only", value=name, allowed=known)
     return list(DRAWINGS) if only is None else [known[name] for name in dict.fromkeys(only)]
-
-
-def figure_parts(done: Figures) -> list[Any]:
-    """What was written, for a person."""
-    rows = [(one.name, one.shows, f"{one.wall_s:.1f} s") for one in done.drawn]
-    kinds = ", ".join(dict.fromkeys(file.suffix for one in done.drawn for file in one.files))
-    return [table("", ("figure", "shows", ""), rows), "", f"written to {done.folder}: {kinds} of each"]
 
 
 def _check_used(given: Mapping[str, str | Path | None], made: Sequence[str]) -> None:

@@ -119,11 +119,11 @@ def _call(cells: dict[str, Any]) -> dict[str, Any]:
     from ..answers.api import run
     from ..scenarios import catalogue
     from ..scenarios.document import read
-    from ..scenarios.loader import load
+    from ..scenarios.loader import load_scenario
 
     base = dict(read(catalogue.find(STUDY, "study")).data)["scenario"]
     overrides = {f"workload.{name}": value for name, value in cells.items()} | {"workload.ranks": "symmetric"}
-    done = run(load(base | {"name": STUDY}, overrides), engine="compiled", trace="summary")
+    done = run(load_scenario(base | {"name": STUDY}, overrides), engine="compiled", trace="summary")
     return {
         **{f"workload.{name}": value for name, value in cells.items()},
         "workload.ranks": "symmetric",

@@ -16,7 +16,6 @@ from ..answers.comparison import comparison_tables
 from ..answers.run import roof_table
 from ..answers.tuning import drawn_setting
 from ..plots.html_page import Code, Page, Picture, Section, Table, facts, flat, table_of
-from ..sim.search import KNEE_PCT
 from .layers import layer_page
 from .paper import calls_page, leads_page, tiles_page
 from .stage import audit_page, needs_page
@@ -150,15 +149,13 @@ def _tuning_page(answer: Answer) -> Page:
     setting = drawn_setting(row["parameters"] for row in answer["curve"] if row["policy"] == policy)
     figure = tune_figure(curve, policy, setting, answer["d_knee"], own["makespan_us"], _what(answer))
     lead = f"{best['policy']} takes {best['makespan_us']:.1f} µs"
-    if best["saving_pct"] is not None:
+    if answer.get("advice") == "leave":
+        lead = "Nothing that was tried is worth a change"
+    elif best["saving_pct"] is not None:
         between = best["saving_interval_pct"]
         within = f" ({between[0]:.1f} to {between[1]:.1f} %)" if between else ""
         lead += f" instead of {own['makespan_us']:.1f} µs: saves {best['saving_pct']:.1f} %{within}"
-    knee = (
-        []
-        if answer["d_knee"] is None
-        else [f"D_knee of {policy} is {answer['d_knee']} rows: the smallest lead within {KNEE_PCT:g} % of its best."]
-    )
+    knee = [answer["d_knee_told"]] if answer.get("d_knee_told") else []
     as_fast = [f"As fast: {', '.join(best['as_fast'])}."] if best["as_fast"] else []
     curve = curve.dropna(axis="columns", how="all").sort_values("makespan_us", kind="stable")
     curve = curve[[name for name in curve if name != "error"] + [name for name in curve if name == "error"]]

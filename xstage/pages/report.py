@@ -188,7 +188,7 @@ def _resolved(line: str | None) -> Resolved | None:
     """The scenario of a recorded command, of a sweep that of its first point; None where there is none, or it can no longer
     be read.
     """
-    from ..scenarios.loader import load, parse_overrides
+    from ..scenarios.loader import load_scenario, parse_overrides
     from ..scenarios.study import load_study
 
     words = shlex.split(line or "")[1:]
@@ -200,7 +200,7 @@ def _resolved(line: str | None) -> Resolved | None:
         if words[0] == SWEEP:
             study = load_study(words[1])
             return study.resolve(next(study.points()))
-        return load(words[1], parse_overrides(changes))
+        return load_scenario(words[1], parse_overrides(changes))
     except (XstageError, OSError):
         return None
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ..answers.audit import BurstAudit
 from ..plots.html_page import Page, Picture, Section, facts, table_of
-from ..sim.units import PS_PER_US
+from ..sim.units import PS_PER_US, gbs
 
 FOUND = {
     "advice": "advice", "phase": "phase", "t_iss_us": "a burst issues in, in the long run, µs",
@@ -32,9 +32,11 @@ def audit_page(answer: dict[str, Any]) -> Page:
     question = {
         "machine": audit.machine, "SMs that store": audit.producers, "burst of each, bytes": audit.burst_bytes,
         "gap, µs": audit.gap_ps / PS_PER_US, "all start every burst together": audit.synchronised,
+        "drain rate (R), GB/s": gbs(audit.stage.drain_kbs), "R is that of stores": audit.stores_to,
     }  # fmt: skip
+    picture = Picture(audit.plot(), "Issue time against the size of the burst.")
     sections = [
-        Section("What was asked", [Picture(audit.plot(), "Issue time against the size of the burst."), facts("", question)]),
+        Section("What was asked", [*audit.warnings, picture, facts("", question)]),
         Section("Found", [facts("", {name: "none: no gap helps by itself" if value is None else value
                                      for name, value in values.items()})]),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import pandas as pd
 from ..plots.html_page import Page, Picture, Section, facts, table_of
 from ..plots.study_figures import MOST_AXES, MOST_PANELS, axis_label, label, study_figure, valued
 from ..sweeps.table import FILE, read_table
-from ..table_rows import plain
+from ..table_rows import errors, plain
 
 MOST_COLUMNS = 14
 
@@ -25,23 +25,23 @@ def sweep_page(folder: Path) -> tuple[Page, dict[str, Any]]:
     metric = str(about["metric"])
     metrics = [name for name in dict.fromkeys((metric, "makespan_us", "stall_total_us"))
                if name in good and good[name].nunique() > 1]  # fmt: skip
-    failed = points[points["error"].notna()] if "error" in points else points.iloc[:0]
+    failed = len(points) - len(good)
     shown = _columns(points, axes)
     facts_of = {
         "points": len(points),
-        "failed": len(failed),
+        "failed": failed,
         "axes": ", ".join(about["axes"]),
         "model digest": about["model_digest"],
     }
     pictures = [_picture(good, groups, name) for name in metrics if groups]
     sections = [Section("Over its axes", pictures)] if pictures else []
     sections.append(Section("Points", [table_of(f"{FILE} has {len(points.columns)} columns", points[shown])]))
-    if len(failed):
-        sections.append(Section("What failed", [table_of("", failed[["point", "error_type", "error"]])]))
+    if failed:
+        sections.append(Section("What failed", [table_of("", errors(points))]))
     sections.append(Section("The sweep", [facts("", facts_of)]))
     lead = _sentence(about["question"]) + smallest(good, metric, [name for group in groups for name in group])
-    if len(failed):
-        lead += f" {len(failed)} of {len(points)} points failed."
+    if failed:
+        lead += f" {failed} of {len(points)} points failed."
     return Page(f"Sweep {about['study']}", "xstage sweep", lead, sections), about
 
 

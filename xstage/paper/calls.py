@@ -7,7 +7,6 @@ one rank against its mirror, skewed ones all eight.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sim.units import PS_PER_US
 from ..table_rows import records
-from ..terminal.output import parts_html, table
+from ..terminal.output import Printed, table
 from ..terminal.progress import Progress, silent
 from .l2_tiles import BLOCK_M, BLOCK_N, MACHINE, fit, machine_overrides
 
@@ -48,7 +47,7 @@ _BALANCED = (
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Speedups:
+class Speedups(Printed):
     """`calls`: one row a call, with times and stalls under both orders. `tiles`: where tile costs come from.
 
     `most_slowed`: the balanced call that interleaving slows down most, and what HBM costs it; None where it slows down none.
@@ -56,7 +55,6 @@ class Speedups:
     """
 
     calls: pd.DataFrame
-    timing: dict[str, float]
     tiles: str = "machine"
     most_slowed: dict[str, Any] | None = None
     losing_case: dict[str, float] | None = None
@@ -91,8 +89,57 @@ class Speedups:
     def __repr__(self) -> str:
         return f"<Speedups of {len(self.calls)} calls: geometric mean {self.statistics()['geometric_mean']:.3f}>"
 
-    def _repr_html_(self) -> str:
-        return parts_html(speedup_parts(self))
+    def printed(self) -> list[Any]:
+        """The 84 calls for a person."""
+        from ..scenarios.x_stage import speedups, tiles
+
+        paper = speedups()
+        routings = list(dict.fromkeys(self.calls["routing"]))
+        found = {routing: self.statistics(routing) for routing in routings} | {"all": self.statistics()}
+        names = ("geometric_mean", "median", "maximum", "minimum")
+        statistics = [
+            (name.replace("_", " "), f"{paper[name]:.2f}", *(round(found[of][name], 3) for of in ("all", *routings)))
+            for name in names
+        ]
+        calls = [
+            (call.model, call.numbers, call.tokens, call.routing, f"{call.wave_us:.1f}", f"{call.interleaved_us:.1f}",
+             round(call.speedup, 3), f"{call.stall_wave_us_per_sm:.1f}", f"{call.stall_interleaved_us_per_sm:.1f}")
+            for call in _rows_of(self.calls)
+        ]  # fmt: skip
+        parts: list[Any] = [
+            table("calls, us; stall of stores per SM", ("model", "numbers", "tokens", "routing", "wave", "interleaved",
+                  "speedup", "stall wave", "interleaved"), calls), "",
+            table("speedup of interleaved over expert-wave", ("", "paper", "here: all", *routings), statistics), "",
+        ]  # fmt: skip
+        if len(routings) > 1:
+            gains = [found[routing]["geometric_mean"] for routing in ("skewed", "balanced")]
+            parts.append(
+                f"Skewed calls gain {'more' if gains[0] > gains[1] else 'less'} than balanced ones ({gains[0]:.3f} against "
+                f"{gains[1]:.3f}), in the paper more: a popular expert makes long L2 phases, and only these fill the stage."
+            )
+        wave, interleaved = tiles()["dit-moe"].span_wave_us, tiles()["dit-moe"].span_interleaved_us
+        parts += [
+            *(_machine_tiles() if self.tiles == "machine" else _PAPER_TILES),
+            *(_BALANCED if "balanced" in routings else ()),
+            f"Stalls beyond T_iss0 fall by up to {found['all']['largest_stall_reduction']:.0f} %. The paper's "
+            f"{paper['largest_stall_reduction']:g} % is how much DiT-MoE's span falls ({wave:g} to {interleaved:g} us), see "
+            "`xstage paper tiles`.",
+        ]
+        if slowed := self.most_slowed:
+            parts.append(
+                f"{sum(self.calls['speedup'] < 1)} calls lose (paper: down to {paper['minimum']:g}), {slowed['model']} "
+                f"{slowed['numbers']} with {slowed['tokens']} balanced tokens most: {slowed['speedup']:.3f}. "
+                f"The bandwidth of HBM costs it {slowed['hbm_interleaved_us']:.0f} us, and {slowed['hbm_wave_us']:.0f} us "
+                "in waves: crossing experts reads L1 weights of one and L2 weights of another at the same time."
+            )
+        if lost := self.losing_case:
+            parts.append(
+                f"No call loses here (paper: down to {paper['minimum']:g}): their experts share the L2 cache in both "
+                f"orders. With larger ones ({LOSING_CASE} of the catalogue) crossing experts lowers weight hits from "
+                f"{lost['weight_hits_wave_pct']:.0f} to {lost['weight_hits_interleaved_pct']:.0f} %, and the speedup is "
+                f"{lost['speedup']:.2f}: see `xstage explain {LOSING_CASE}`."
+            )
+        return parts
 
     def as_dict(self) -> dict[str, Any]:
         from ..scenarios.x_stage import speedups
@@ -127,7 +174,6 @@ def paper_speedups(
     from ..sim.errors import InputError, XstageError
     from ..sweeps.run import sweep
 
-    started = time.perf_counter()
     ranks = {"balanced": "symmetric", "skewed": "all"}
     for routing in routings:
         if routing not in ranks:
@@ -142,7 +188,7 @@ def paper_speedups(
         raise XstageError(f"{done.failed} of {done.points} calls failed, the first: {points['error'].dropna().iloc[0]}")
     calls = by_call(points)
     slowed, lost = most_slowed(calls, tiles), losing_case() if calls["speedup"].min() >= 1 else None
-    return Speedups(calls, {"wall_s": time.perf_counter() - started}, tiles, slowed, lost)
+    return Speedups(calls, tiles, slowed, lost)
 
 
 def paper_machine() -> dict[str, Any]:
@@ -252,59 +298,6 @@ def by_call(points: pd.DataFrame) -> pd.DataFrame:
     left = calls["stall_interleaved_us_per_sm"] / calls["stall_wave_us_per_sm"].where(calls["stall_wave_us_per_sm"] > 0)
     calls["stall_reduction_pct"] = (100 * (1 - left)).fillna(0.0)
     return calls
-
-
-def speedup_parts(done: Speedups) -> list[Any]:
-    """The 84 calls for a person."""
-    from ..scenarios.x_stage import speedups, tiles
-
-    paper = speedups()
-    routings = list(dict.fromkeys(done.calls["routing"]))
-    found = {routing: done.statistics(routing) for routing in routings} | {"all": done.statistics()}
-    names = ("geometric_mean", "median", "maximum", "minimum")
-    statistics = [
-        (name.replace("_", " "), f"{paper[name]:.2f}", *(round(found[of][name], 3) for of in ("all", *routings)))
-        for name in names
-    ]
-    calls = [
-        (call.model, call.numbers, call.tokens, call.routing, f"{call.wave_us:.1f}", f"{call.interleaved_us:.1f}",
-         round(call.speedup, 3), f"{call.stall_wave_us_per_sm:.1f}", f"{call.stall_interleaved_us_per_sm:.1f}")
-        for call in _rows_of(done.calls)
-    ]  # fmt: skip
-    parts: list[Any] = [
-        table("calls, us; stall of stores per SM", ("model", "numbers", "tokens", "routing", "wave", "interleaved",
-              "speedup", "stall wave", "interleaved"), calls), "",
-        table("speedup of interleaved over expert-wave", ("", "paper", "here: all", *routings), statistics), "",
-    ]  # fmt: skip
-    if len(routings) > 1:
-        gains = [found[routing]["geometric_mean"] for routing in ("skewed", "balanced")]
-        parts.append(
-            f"Skewed calls gain {'more' if gains[0] > gains[1] else 'less'} than balanced ones ({gains[0]:.3f} against "
-            f"{gains[1]:.3f}), in the paper more: a popular expert makes long L2 phases, and only these fill the stage."
-        )
-    wave, interleaved = tiles()["dit-moe"].span_wave_us, tiles()["dit-moe"].span_interleaved_us
-    parts += [
-        *(_machine_tiles() if done.tiles == "machine" else _PAPER_TILES),
-        *(_BALANCED if "balanced" in routings else ()),
-        f"Stalls beyond T_iss0 fall by up to {found['all']['largest_stall_reduction']:.0f} %. The paper's "
-        f"{paper['largest_stall_reduction']:g} % is how much DiT-MoE's span falls ({wave:g} to {interleaved:g} us), see "
-        "`xstage paper tiles`.",
-    ]
-    if slowed := done.most_slowed:
-        parts.append(
-            f"{sum(done.calls['speedup'] < 1)} calls lose (paper: down to {paper['minimum']:g}), {slowed['model']} "
-            f"{slowed['numbers']} with {slowed['tokens']} balanced tokens most: {slowed['speedup']:.3f}. "
-            f"The bandwidth of HBM costs it {slowed['hbm_interleaved_us']:.0f} us, and {slowed['hbm_wave_us']:.0f} us in "
-            "waves: crossing experts reads L1 weights of one and L2 weights of another at the same time."
-        )
-    if lost := done.losing_case:
-        parts.append(
-            f"No call loses here (paper: down to {paper['minimum']:g}): their experts share the L2 cache in both orders. "
-            f"With larger ones ({LOSING_CASE} of the catalogue) crossing experts lowers weight hits from "
-            f"{lost['weight_hits_wave_pct']:.0f} to {lost['weight_hits_interleaved_pct']:.0f} %, and the speedup is "
-            f"{lost['speedup']:.2f}: see `xstage explain {LOSING_CASE}`."
-        )
-    return parts
 
 
 def _machine_tiles() -> tuple[str, ...]:

@@ -18,13 +18,12 @@ are longer than that. Under even load a wave has three or four tiles a SM, and h
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..table_rows import signed
-from ..terminal.output import parts_html, table
+from ..terminal.output import Printed, table
 from ..terminal.progress import Progress, silent
 from ..workers import map_on_workers
 
@@ -51,14 +50,13 @@ QUEUES = 1.02
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class TileComparison:
+class TileComparison(Printed):
     """`rows`: a model each, measured and simulated; `fitted`: the two constants."""
 
     rows: list[dict[str, Any]]
     fitted: dict[str, float]
     tokens: int
     exponent: float
-    timing: dict[str, float]
 
     @property
     def judged(self) -> list[dict[str, Any]]:
@@ -97,8 +95,52 @@ class TileComparison:
     def __repr__(self) -> str:
         return f"<TileComparison of {', '.join(row['model'] for row in self.rows)}>"
 
-    def _repr_html_(self) -> str:
-        return parts_html(tile_parts(self))
+    def printed(self) -> list[Any]:
+        """Spans and stalls of tiles for a person."""
+        spans = [
+            (_named(row), f"{row['span_wave_measured_us']:.2f}", f"{row['span_wave_us']:.2f}",
+             signed(row["span_wave_error_pct"]), f"{row['span_interleaved_measured_us']:.2f}",
+             f"{row['span_interleaved_us']:.2f}", signed(row["span_interleaved_error_pct"]),
+             f"{row['span_reduction_measured_pct']:.1f}", f"{row['span_reduction_pct']:.1f}")
+            for row in self.rows
+        ]  # fmt: skip
+        stalls = [
+            (_named(row), f"{row['stall_measured_us']:.2f}", f"{row['stall_us']:.2f}", f"{row['stall_predicted_us']:.2f}",
+             f"{row['stall_us'] - row['stall_measured_us']:+.2f}", round(row["speedup"], 3))
+            for row in self.rows
+        ]  # fmt: skip
+        beyond = [
+            f"{row['model']} {order}"
+            for row in self.judged
+            for order in ("wave", "interleaved")
+            if abs(row[f"span_{order}_error_pct"]) > SPAN_TOLERANCE_PCT
+        ]
+        parts: list[Any] = [
+            f"L2 tiles (192 x 128 BF16, 48 KiB of one CTA) of MegaMoE, W8A8, {self.tokens} tokens a rank, EP 8, experts by "
+            f"Zipf {self.exponent:g}; the paper's main loops are input. Medians over the busiest rank.",
+            f"Fitted to {REFERENCE} (*) alone: fan-out efficiency {self.fitted['fan_out_efficiency']:.3f}, epilogue "
+            f"{self.fitted['epilogue_scatter']:.2f} x 10^9 elements a second.",
+            "The paper's notes give neither tokens nor skew, which decide how long L2 phases are: see --tokens and "
+            "--exponent. With less skew than Zipf 1 half of the tiles find room in the stage, and medians fall far below "
+            "the paper's.",
+            "",
+            table("span of an L2 tile's stores, us", ("model", "wave: paper", "here", "%", "interleaved: paper", "here", "%",
+                  "falls by %: paper", "here"), spans), "",
+            table("wait of Tensor Core lanes for a free buffer, expert-wave, us a tile", ("model", "paper", "here",
+                  "paper's model", "error", "speedup here"), stalls), "",
+            f"Spans of the other models: {'all within' if not beyond else ', '.join(beyond) + ' not within'} "
+            f"{SPAN_TOLERANCE_PCT:g} %.",
+            f"Stall of the other models: mean error {self.stall_mean_error_us:.2f} us "
+            f"({'under' if self.stall_mean_error_us < STALL_TOLERANCE_US else 'not under'} {STALL_TOLERANCE_US:g}; "
+            f"the paper's own model {self.paper_stall_mean_error_us:.2f}).",
+        ]  # fmt: skip
+        return parts + [
+            f"{row['model']}: by the paper's main loops stores and pulls would need {row['egress_needed_gbs']:.0f} GB/s, "
+            f"and an egress drains {self.fitted['scatter_drain_gbs']:.0f}, so that interleaved stores queue for part of "
+            "the time."
+            for row in self.rows
+            if row["span_interleaved_us"] > QUEUES * row["span_interleaved_measured_us"]
+        ]
 
 
 def paper_tiles(
@@ -118,7 +160,6 @@ def paper_tiles(
     from ..scenarios.x_stage import tiles
     from ..sim.errors import InputError
 
-    started = time.perf_counter()
     known = tiles()
     chosen = list(known) if models is None else list(models)
     for model in chosen:
@@ -143,7 +184,7 @@ def paper_tiles(
         _row(model, {policy: [by_point[model, policy, seed] for seed in range(seeds)] for policy in POLICIES})
         for model in chosen
     ]
-    return TileComparison(rows, fitted, tokens, exponent, {"wall_s": time.perf_counter() - started})
+    return TileComparison(rows, fitted, tokens, exponent)
 
 
 def fit(machine: Machine | None = None) -> dict[str, float]:
@@ -216,10 +257,10 @@ def simulate_tiles(point: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, fl
     import numpy as np
 
     from ..answers.api import run
-    from ..scenarios.loader import load
+    from ..scenarios.loader import load_scenario
     from ..sim.schedules.megamoe import l2_tiles
 
-    done = run(load(point[0], point[1]), engine="compiled", trace="summary")
+    done = run(load_scenario(point[0], point[1]), engine="compiled", trace="summary")
     tiles = l2_tiles(done.trace)
     mine = tiles.of(int(np.bincount(tiles.gpu).argmax()))
     return {
@@ -254,52 +295,6 @@ def _row(model: str, found: dict[str, list[dict[str, float]]]) -> dict[str, Any]
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-def tile_parts(done: TileComparison) -> list[Any]:
-    """Spans and stalls of tiles for a person."""
-    spans = [
-        (_named(row), f"{row['span_wave_measured_us']:.2f}", f"{row['span_wave_us']:.2f}",
-         signed(row["span_wave_error_pct"]), f"{row['span_interleaved_measured_us']:.2f}",
-         f"{row['span_interleaved_us']:.2f}", signed(row["span_interleaved_error_pct"]),
-         f"{row['span_reduction_measured_pct']:.1f}", f"{row['span_reduction_pct']:.1f}")
-        for row in done.rows
-    ]  # fmt: skip
-    stalls = [
-        (_named(row), f"{row['stall_measured_us']:.2f}", f"{row['stall_us']:.2f}", f"{row['stall_predicted_us']:.2f}",
-         f"{row['stall_us'] - row['stall_measured_us']:+.2f}", round(row["speedup"], 3))
-        for row in done.rows
-    ]  # fmt: skip
-    beyond = [
-        f"{row['model']} {order}"
-        for row in done.judged
-        for order in ("wave", "interleaved")
-        if abs(row[f"span_{order}_error_pct"]) > SPAN_TOLERANCE_PCT
-    ]
-    parts: list[Any] = [
-        f"L2 tiles (192 x 128 BF16, 48 KiB of one CTA) of MegaMoE, W8A8, {done.tokens} tokens a rank, EP 8, experts by Zipf "
-        f"{done.exponent:g}; the paper's main loops are input. Medians over the busiest rank.",
-        f"Fitted to {REFERENCE} (*) alone: fan-out efficiency {done.fitted['fan_out_efficiency']:.3f}, epilogue "
-        f"{done.fitted['epilogue_scatter']:.2f} x 10^9 elements a second.",
-        "The paper's notes give neither tokens nor skew, which decide how long L2 phases are: see --tokens and --exponent. "
-        "With less skew than Zipf 1 half of the tiles find room in the stage, and medians fall far below the paper's.",
-        "",
-        table("span of an L2 tile's stores, us", ("model", "wave: paper", "here", "%", "interleaved: paper", "here", "%",
-              "falls by %: paper", "here"), spans), "",
-        table("wait of Tensor Core lanes for a free buffer, expert-wave, us a tile", ("model", "paper", "here",
-              "paper's model", "error", "speedup here"), stalls), "",
-        f"Spans of the other models: {'all within' if not beyond else ', '.join(beyond) + ' not within'} "
-        f"{SPAN_TOLERANCE_PCT:g} %.",
-        f"Stall of the other models: mean error {done.stall_mean_error_us:.2f} us "
-        f"({'under' if done.stall_mean_error_us < STALL_TOLERANCE_US else 'not under'} {STALL_TOLERANCE_US:g}; "
-        f"the paper's own model {done.paper_stall_mean_error_us:.2f}).",
-    ]  # fmt: skip
-    return parts + [
-        f"{row['model']}: by the paper's main loops stores and pulls would need {row['egress_needed_gbs']:.0f} GB/s, and an "
-        f"egress drains {done.fitted['scatter_drain_gbs']:.0f}, so that interleaved stores queue for part of the time."
-        for row in done.rows
-        if row["span_interleaved_us"] > QUEUES * row["span_interleaved_measured_us"]
-    ]
 
 
 def _named(row: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """What the row lead D of an interleaved MegaMoE costs and brings: the curve behind D_knee (arXiv 2607.23264).
 
 With a small lead L2 tasks are taken before their inputs are there, and Tensor Cores wait inside them. A large lead holds
-more m-blocks between L1 and L2, in a ring of symmetric memory. Each lead is run with the smallest ring that it can do with.
+more m-blocks between L1 and L2, in a ring of symmetric memory. Each lead is run with the smallest ring that it can do with,
+as `xstage tune` does, which searches the leads of any call; here stands also what L2 waits for.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..scenarios.loader import Resolved
 
-BLOCK_M = 192
+POLICY = "interleaved"
 LEADS = (0, 192, 384, 576, 768, 960, 1152, 1536, 2304, 3072, 6144, 12288)
 
 
@@ -89,40 +90,39 @@ def lead_setting(model: str, tokens: int) -> str:
     """What is simulated for each lead, said above the figure."""
     from ..answers.figure_setting import setting_of
 
-    return setting_of(_call(model, tokens, "interleaved"))
+    return setting_of(_call(model, tokens, POLICY))
 
 
 def _call(model: str, tokens: int, policy: str | dict[str, Any]) -> Resolved:
-    from ..scenarios.loader import load
+    from ..scenarios.loader import load_scenario
 
     workload = {
         "kind": "megamoe", "model": model, "tokens": tokens, "numbers": "w8a8", "release": "pr304", "ranks": "symmetric",
         "policy": policy,
     }  # fmt: skip
     scenario = {"name": "lead", "question": "What does this lead cost?", "machine": "hgx-b200", "workload": workload}
-    return load(scenario | {"granule": "4 KiB"})
+    return load_scenario(scenario | {"granule": "4 KiB"})
 
 
 def simulate_lead(point: tuple[str, int, int]) -> dict[str, Any]:
     """One lead: how long, what L2 tasks and stores waited for, and the ring."""
     from ..answers.api import run
-    from ..sim.schedules.megamoe import l2_tiles, ring_of_lead
+    from ..sim.schedules.megamoe import l2_tiles
     from ..sim.units import PS_PER_US
 
     model, tokens, lead = point
-    ring = ring_of_lead(-(-lead // BLOCK_M))
-    policy = {"name": "interleaved", "lead_rows": lead, "ring_m_blocks": ring}
-    done = run(_call(model, tokens, policy), engine="compiled", trace="summary")
-    shape = done.program.meta["shape"]
-    row_bytes = shape["hidden"] + shape["intermediate"]  # FP8 input of L1 and of L2
+    [setting] = _call(model, tokens, POLICY).policies()[POLICY].settings
+    assert setting.ring is not None
+    ring = setting.ring(lead)
+    done = run(_call(model, tokens, {"name": POLICY, **setting.given(lead)}), engine="compiled", trace="summary")
     stall = int(done.trace.outcome.lanes["stall_ps"].sum()) / PS_PER_US
     return {
         "lead_rows": lead,
         "makespan_us": done.makespan_us,
         "l2_input_wait_us": float(l2_tiles(done.trace).inputs_us.mean()),
         "stall_total_us": stall,
-        "ring_m_blocks": ring,
-        "ring_mib": ring * BLOCK_M * row_bytes / 2**20,
+        "ring_m_blocks": ring.m_blocks,
+        "ring_mib": ring.room_bytes / 2**20,
     }
 
 

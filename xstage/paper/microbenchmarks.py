@@ -19,8 +19,8 @@ from ..sim.units import gbs, us
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..sim.execute import EngineName, TraceLevel
     from ..sim.machine import Machine
+    from ..sim.run_options import EngineName, TraceLevel
     from ..sim.trace import Trace
 
 BURSTS = 40

@@ -1,4 +1,4 @@
-"""The lines above an answer: what the scenario asks, and what was changed in it, so that the question is not misread."""
+"""The lines above an answer: what the scenario asks, what was changed in it, and what runs where."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..scenarios.loader import Resolved
+    from ..scenarios.workload import Workload
 
 NAMED_ELSEWHERE = ("name", "question", "machine", "engine", "trace")
 """Keys of a scenario whose changes an answer says in another place."""
@@ -17,6 +18,17 @@ def asked(resolved: Resolved) -> list[str]:
     scenario = resolved.scenario
     changed = ", ".join(f"{path} = {value}" for path, value in _changed(resolved))
     return [f"{scenario.name}: {scenario.question}", *([f"changed: {changed}"] if changed else [])]
+
+
+def what_runs(workload: Workload) -> str:
+    """The workload in a few words, with its policy."""
+    return workload.title + (f", policy {workload.policy_name}" if workload.policy_name else "")
+
+
+def what_runs_where(resolved: Resolved) -> str:
+    """The same, with the GPUs that it takes and their machine."""
+    workload = resolved.scenario.workload
+    return f"{what_runs(workload)}, on {workload.gpus} GPUs of {resolved.machine.name}"
 
 
 def _changed(resolved: Resolved, above: tuple[str, ...] = (), values: Any = None) -> Iterator[tuple[str, str]]:

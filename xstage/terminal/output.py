@@ -6,8 +6,10 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +23,17 @@ SCHEMA_VERSION = 1
 NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?( [A-Za-z%/]+)?")
 """A number, and a unit after it."""
 _NO_LIMIT = 10_000
+
+
+class Printed:
+    """An answer as a person sees it: what its command prints is also what a notebook shows."""
+
+    def printed(self) -> list[Any]:
+        """Text and tables, one below the other."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return parts_html(self.printed())
 
 
 class OutputLostError(Exception):
@@ -46,7 +59,32 @@ def print_json(answer: dict[str, Any]) -> None:
         sys.stdout.write(text)
 
 
-def with_common_fields(answer: dict[str, Any], timing: dict[str, float], seed: int | None = None) -> dict[str, Any]:
+def tell(
+    answer: Mapping[str, Any],
+    printed: Callable[[], Iterable[Any]],
+    started: float,
+    as_json: bool,
+    seed: int | None = None,
+    timing: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Print an answer: as one JSON object for scripts, or as text and tables for people.
+
+    `started` is when the command began, as `time.perf_counter` has it; `timing` are other times of it, in seconds.
+    """
+    if as_json:
+        print_json(with_common_fields(answer, {**timing, "wall_s": time.perf_counter() - started}, seed))
+    else:
+        show(*printed())
+
+
+def took(started: float) -> list[str]:
+    """An empty line and how long the command took, for one that may take long."""
+    return ["", f"Done in {time.perf_counter() - started:.1f} s."]
+
+
+def with_common_fields(
+    answer: Mapping[str, Any], timing: Mapping[str, float], seed: int | None = None
+) -> dict[str, Any]:
     """`answer` with the fields that every JSON answer has; `seed` is null where nothing is random."""
     from .. import __version__
     from .invocation import command
@@ -54,7 +92,7 @@ def with_common_fields(answer: dict[str, Any], timing: dict[str, float], seed: i
     common: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "xstage_version": __version__, "seed": seed}
     if (line := command()) is not None:
         common["command"] = line
-    return common | answer | {"timing": {name: round(seconds, 6) for name, seconds in timing.items()}}
+    return common | dict(answer) | {"timing": {name: round(seconds, 6) for name, seconds in timing.items()}}
 
 
 def with_warnings(answer: dict[str, Any], warnings: Sequence[str]) -> dict[str, Any]:
@@ -81,7 +119,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 def folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> list[Table]:
     """A table of text as one, or as several of at most `width` characters that repeat the first column; none without rows.
 
-    A single column that is wider stays whole.
+    The title of all but the first says that they continue it. A single column that is wider stays whole.
     """
     widths = [max(len(line[at]) for line in (columns, *rows)) + 2 for at in range(len(columns))]
     parts: list[list[int]] = []
@@ -89,9 +127,10 @@ def folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wi
         if not parts or sum(widths[i] for i in (0, *parts[-1], at)) - 2 > width:
             parts.append([])
         parts[-1].append(at)
+    titles = [title, *[f"{title}, continued"] * len(parts)]
     return [
-        table(title, [columns[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows])
-        for part in parts
+        table(titles[at], [columns[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows])
+        for at, part in enumerate(parts)
         if rows
     ]
 

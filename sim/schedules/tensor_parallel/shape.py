@@ -67,9 +67,9 @@ class TensorParallel:
         if self.block_m * self.block_n > MOST_SUMS:
             value, allowed = f"{self.block_m} x {self.block_n}", f"at most {MOST_SUMS} sums, as many as an SM holds"
             raise InputError("is too large a tile", field="block_m x block_n", value=value, allowed=allowed)
-        if self.algorithm not in ALGORITHMS[self.operation]:
-            reason, allowed = f"is not an algorithm of {self.operation}", ALGORITHMS[self.operation]
-            raise InputError(reason, field="algorithm", value=self.algorithm, allowed=allowed)
+        if self.algorithm not in (known := ALGORITHMS[self.operation]):
+            reason = f"is not an algorithm of {self.operation}"
+            raise InputError(reason, field="algorithm", value=self.algorithm, allowed=known)
         if self.k > MOST_K:
             raise InputError("is too large", field="k", value=self.k, allowed=f"1 to {MOST_K}")
         if self.grid is not None and self.grid < 1:

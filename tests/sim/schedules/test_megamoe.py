@@ -15,6 +15,7 @@ from xstage.sim import routing
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
 from xstage.sim.machine import Machine
+from xstage.sim.mirror import mirrored
 from xstage.sim.placement import Placement, contiguous, eplb
 from xstage.sim.pools import pools
 from xstage.sim.program import Program
@@ -31,7 +32,6 @@ from xstage.sim.schedules.megamoe import (
     build,
     hits_as_run_pct,
 )
-from xstage.sim.topology import mirrored
 from xstage.sim.trace import Trace
 
 SM100, SM90, PORTABLE = "hgx-b200", "hgx-h100", "portable"

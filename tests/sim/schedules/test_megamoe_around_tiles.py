@@ -10,6 +10,7 @@ from xstage.sim import program as p
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
 from xstage.sim.machine import Machine
+from xstage.sim.mirror import mirrored
 from xstage.sim.placement import Placement
 from xstage.sim.pools import pools
 from xstage.sim.program import Program
@@ -19,7 +20,6 @@ from xstage.sim.schedules.megamoe import rules_sm90 as rules
 from xstage.sim.schedules.megamoe.combine import Done, add_early_combine, rows_to_combine
 from xstage.sim.schedules.megamoe.kernel import choose
 from xstage.sim.schedules.megamoe.pull import ARRIVED, ASK, KEEP, PUBLISH, PUBLISH_FIRST, steps_of_warp
-from xstage.sim.topology import mirrored
 from xstage.sim.trace import Trace
 
 from .test_megamoe import (

@@ -3,7 +3,7 @@
 from importlib import import_module
 
 import pytest
-from xstage.scenarios.loader import load
+from xstage.scenarios.loader import load_scenario
 from xstage.sim.errors import InputError
 from xstage.sim.program_index import op_repeats
 from xstage.sim.schedules import size_limit
@@ -39,7 +39,7 @@ def test_the_ops_that_are_asked_for_are_run(name, changes, monkeypatch):
     for module in MODULES:
         place = import_module(f"xstage.sim.schedules.{module}")
         monkeypatch.setattr(place, "check_ops", lambda n_ops, *_: asked.append(n_ops))
-    ops = int(op_repeats(load(name, changes).program()).sum())
+    ops = int(op_repeats(load_scenario(name, changes).program()).sum())
     assert len(asked) == 1
     assert asked[0] <= ops <= TOLD * asked[0]
 
