@@ -47,6 +47,11 @@ a validation to say. Of synthetic data (tests/sim/test_calibrate.py) none that f
 noise up to the limit; stages that drain a quarter as fast in a gap as under load miss by 13 to 15 %; and those that do not
 drain in a gap, so that a gap does not help, by 18 to 22 %. The limit refuses the last kind and no other."""
 
+LEAST_NS_PER_BYTE = 1e-5
+"""1/w is no less: where issuing takes the same time whatever the size, noise alone would say whether it rises or falls."""
+
+_WORD_BYTES = 16
+"""What one thread stores at once: T_iss0 at the knee is told for a whole number of them."""
 _HUBER = 1.5
 _ITERATIONS = 40
 _RELATIVE_ERROR = 0.02
@@ -120,7 +125,8 @@ class Estimate:
 class Calibration:
     """The three numbers of a stage as fitted, for one number of producers.
 
-    `t_iss0_ns` is the time to issue a burst of `reference_bytes` without backpressure.
+    `t_iss0_ns` is the time to issue a burst of `reference_bytes` without backpressure, which is no more than the knee: of
+    larger bursts nothing was seen that backpressure had not slowed.
     `capacity_bytes` is Q of all producers together, `knee_bytes` the largest isolated burst of one producer that does not
     stall. `residual_pct` is the median of |law / measured - 1| over configurations, `trains_residual_pct` the same of
     trains alone (None if there were none), `noise_pct` the median over configurations of |round / median - 1|.
@@ -167,7 +173,8 @@ def fit(
     draws: int = 200,
     seed: int = 0,
 ) -> Calibration:
-    """The parameters that describe `times` best. `mode` says how producers of a train meet, see `burst_gap`.
+    """The parameters that describe `times` best. `mode` says how producers of a train meet, see `burst_gap`. T_iss0 is that
+    of a burst of `reference_bytes`, or at the knee where that is smaller.
 
     Raises `InputError` for too few sizes or an unknown mode, `NoLawError` where there is no knee, where noise is above
     the effect, or where the law misses most of the measurements.
@@ -202,6 +209,8 @@ def fit(
         )
     spread = _solve(times, resampled, np.repeat(best, draws, axis=0), mode, importance)
     _check_effect(times, best[0], spread)
+    words_below_knee = float(_knee_bytes(best[0], times.producers)) // _WORD_BYTES
+    reference_bytes = min(float(reference_bytes), _WORD_BYTES * words_below_knee)
     estimates = _estimates(best[0], spread, times.producers, rounds, reference_bytes)
     trains = ~times.isolated
     return Calibration(
@@ -269,6 +278,10 @@ def _solve(times: BurstTimes, y: Array, x: Array, mode: Mode, importance: Array 
         with np.errstate(divide="ignore", invalid="ignore"):
             through_zero = np.sum(issue * size * y, axis=-1) / np.sum(issue * size**2, axis=-1)
         a = np.where(t0 < 0, through_zero, a)
+        flat = a < LEAST_NS_PER_BYTE
+        with np.errstate(divide="ignore", invalid="ignore"):
+            level = np.sum(issue * (y - LEAST_NS_PER_BYTE * size), axis=-1) / np.sum(issue, axis=-1)
+        t0, a = np.where(flat, level, t0), np.where(flat, LEAST_NS_PER_BYTE, a)
         overflow = now_bound == 2
         minus_q, r = _plane(overflow, total, np.where(overflow, y, y + gap), weight * (now_bound > 0))
         new = np.stack([np.maximum(t0, 0), a, r, -minus_q], axis=-1)
@@ -314,14 +327,14 @@ def _check_knee(times: BurstTimes) -> None:
     """Refuse isolated bursts that one straight line describes, or whose knee lies outside of the sizes measured."""
     sizes, y = times.burst_bytes, times.centre_ns()
     x = _best_start(times, y[None], "synchronised")[0]
-    t0, a, r, q = (float(value) for value in x)
+    _, a, r, q = (float(value) for value in x)
     slope = times.producers * r
-    if a <= 0 or slope < LEAST_SLOPE_RATIO * a or q <= 0:
+    if slope < LEAST_SLOPE_RATIO * a or q <= 0:
         raise NoLawError(
             f"no knee: a byte takes {a:.4g} ns in small bursts and {slope:.4g} ns in large ones "
             f"(needed: {LEAST_SLOPE_RATIO:g} times as much or more)"
         )
-    knee = (q + t0) / (slope - a)
+    knee = float(_knee_bytes(x, times.producers))
     below, above = int(np.sum(sizes <= knee)), int(np.sum(sizes > knee))
     if min(below, above) < LEAST_EACH_SIDE:
         raise NoLawError(
@@ -355,6 +368,13 @@ def _check_effect(times: BurstTimes, best: Array, spread: Array) -> None:
         )
 
 
+def _knee_bytes(x: Array, producers: int) -> Array:
+    """Where the lines of issue and of overflow cross, in bytes of one producer."""
+    t0, a, r, q = np.moveaxis(x, -1, 0)
+    with np.errstate(divide="ignore"):
+        return np.asarray((q + t0) / (producers * r - a))
+
+
 def _estimates(best: Array, spread: Array, producers: int, rounds: int, reference_bytes: float) -> dict[str, Estimate]:
     """Each number with its interval: Student's t times the bootstrap's spread, widened for the small number of rounds."""
     from scipy.stats import t as student
@@ -364,15 +384,13 @@ def _estimates(best: Array, spread: Array, producers: int, rounds: int, referenc
 
     def numbers(x: Array) -> dict[str, Array]:
         t0, a, r, q = np.moveaxis(x, -1, 0)
-        with np.errstate(divide="ignore"):
-            knee = (q + t0) / (producers * r - a)
         return {
             "t_iss0_ns": t0 + reference_bytes * a,
             "t0_ns": t0,
             "issue_gbs": 1 / a,
             "drain_gbs": 1 / r,
             "capacity_bytes": q / r,
-            "knee_bytes": knee,
+            "knee_bytes": _knee_bytes(x, producers),
         }
 
     found, drawn = numbers(best), numbers(spread)

@@ -21,9 +21,12 @@ from ...sim.machine import Machine
 from ..calibrated import Calibrated
 from ..centre import centre
 from .capacity import CapacityByProducers, fit_capacity
+from .cautions import cautions
 from .container import Container
 from .noted import Noted, gap_ns, issue_ns
 from .parts import AGAIN
+from .run_bursts import WARP_STORE_BYTES
+from .summary import microbenchmarks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SKIPPED_SHARE = 1 / 3
@@ -32,6 +35,10 @@ LEAST_NS = 0.1
 SMALL_BURSTS = 3
 """Sizes, the smallest, that fill no queue: what loading their last word back takes is the way there and back."""
 REFERENCE_BYTES = 32768.0
+AT_ONCE_BYTES = 8 * WARP_STORE_BYTES
+"""What the 8 warps of an SM store with one instruction each: smaller bursts all take about as long to issue."""
+LEAST_OF_CONTROL = 0.8
+"""Stores to far memory are issued no faster than those to the GPU's own; a line well below these is no issue time."""
 SIMULATED_GRANULES = 48
 """Granules that the simulation cuts a burst at the knee into."""
 
@@ -99,7 +106,10 @@ def calibrate(results: Container) -> GpuCalibration:
             f"with all SMs there is no law to be seen ({refusal}): the numbers are those of {found.producers} SMs"
         )
     capacity = capacity_by_producers(results, costs.noting_ns, found) if has_part(results, "producers") else None
+    warnings += cautions(rows := microbenchmarks(results))
     sizes, control = _by_size(bursts, "control", 1, costs.noting_ns)
+    if (doubt := _flat(found, sizes, control)) is not None:
+        warnings.append(doubt)
     _, completed = _by_size(bursts, "completed", 2, costs.noting_ns)
     seen = Calibrated(
         calibration=found,
@@ -114,6 +124,7 @@ def calibrate(results: Container) -> GpuCalibration:
             "costs": asdict(costs),
             "capacity_by_producers": None if capacity is None else asdict(capacity),
             "long_run_gbs": (long_run_gbs := _long_run_gbs(results)),
+            "small_burst": _small_burst(rows),
         },
     )
     return GpuCalibration(seen, costs, capacity, long_run_gbs)
@@ -150,6 +161,19 @@ def _fit(times: BurstTimes) -> Calibration:
     if not fits:
         raise refusals[0]
     return min(fits, key=lambda found: found.residual_pct)
+
+
+def _flat(found: Calibration, sizes: Array, control_ns: Array) -> str | None:
+    """What to know where bursts below the knee are too small to tell how fast larger ones are issued, and do not."""
+    line = found.t0_ns.value + REFERENCE_BYTES / found.issue_gbs.value
+    control = float(np.interp(REFERENCE_BYTES, sizes, control_ns))
+    if found.knee_bytes.value >= AT_ONCE_BYTES or line > LEAST_OF_CONTROL * control:
+        return None
+    return (
+        f"the knee of {found.knee_bytes.value:.0f} B is below the {AT_ONCE_BYTES} B that an SM stores at once, so T_iss0 is "
+        f"that of {found.reference_bytes:g} B. Nothing shows what larger bursts take without backpressure: for 32 KiB the "
+        f"line gives {line:.0f} ns, while stores into the GPU's own memory take {control:.0f}"
+    )
 
 
 def _with_fewer(results: Container, noting_ns: float, refusal: NoLawError) -> tuple[Calibration, BurstTimes]:
@@ -286,14 +310,44 @@ def _trains(noted: Noted, noting_ns: float) -> tuple[Array, Array, Array]:
 
 
 def _long_run_gbs(results: Container) -> float | None:
-    """R as long bursts without a gap tell it once the first has filled the stage, with no fit (None: not measured)."""
+    """R as long bursts without a gap tell it, with no fit (None: not measured)."""
     if not has_part(results, "trains"):
         return None
     noted = part(results, "trains")
     rows = noted.rows("long run")
-    table = noted.table
-    rates = [table["producers"][i] * table["bytes"][i] / issue_ns(noted, int(i), skip=1) for i in rows]
+    rates = [rate_gbs(noted.ns(int(i)), float(noted.table["bytes"][i])) for i in rows]
     return float(np.median(rates)) if rates else None
+
+
+def rate_gbs(times_ns: Array, burst_bytes: float) -> float:
+    """The sum over SMs of the rate of each, from the end of its first burst, which filled the stage, through those bursts
+    that ended while all SMs were storing.
+
+    `times_ns` [SMs, bursts, 2] are from one common start. A mean time of bursts would not do: SMs that get more of the link
+    end earlier, and then the others get more. Where an SM ends before another has done two bursts, all that was issued from
+    when each had done one until all had ended.
+    """
+    ends = times_ns[..., 1]
+    counted = np.sum(ends <= ends[:, -1].min(), axis=1) - 1
+    if (counted > 0).all():
+        last = np.take_along_axis(ends, counted[:, None], axis=1)[:, 0]
+        return float(np.sum(burst_bytes * counted / (last - ends[:, 0])))
+    begin, done = ends[:, 0].max(), np.arange(1, ends.shape[1] + 1)
+    issued = sum(float(np.interp(begin, one, done)) for one in ends)
+    return float(burst_bytes * (ends.size - issued) / (ends.max() - begin))
+
+
+def _small_burst(rows: list[dict[str, Any]]) -> dict[str, float] | None:
+    """After the smallest burst, the ns until its last word is back, and until a release is done."""
+    back = [row for row in rows if (row["part"], row["group"]) == ("bursts", "completed")]
+    fenced = [row for row in rows if (row["part"], row["group"]) == ("costs", "release") and row["bytes"]]
+    if not back or not fenced:
+        return None
+    loaded, released = (min(found, key=lambda row: int(row["bytes"])) for found in (back, fenced))
+    return {
+        "back_ns": loaded["back_ns"] - loaded["issued_ns"],
+        "fenced_ns": released["fenced_ns"] - released["issued_ns"],
+    }
 
 
 def latency_ns(bursts: Noted, noting_ns: float) -> float:

@@ -27,9 +27,10 @@ from .clocks import joined, offsets_now
 from .container import SUFFIXES, Container, load, merged, save
 from .device import Devices
 from .errors import DeviceLostError
+from .experiments import Table
 from .noted import Noted, knee_ratio
 from .parts import AGAIN, PARTS, runs_here
-from .run_bursts import THREADS, BurstRunner, scout
+from .run_bursts import THREADS, BurstRunner, scout, wake
 from .run_programs import Replays, run_programs
 from .transport import AUTO, TRANSPORTS, USUAL_BYTES, Transport, open_transport, peer_matrix
 
@@ -130,10 +131,10 @@ class Collector:
         if (why := runs_here(name, transport.name, rank.compute_capability, transport.n_ranks)) is not None:
             told |= {"state": "skipped", "why": why}
             return
-        before = self.devices.now(rank.index)
+        wake(runner)
         begun = time.perf_counter()
         more = self._programs(runner, transport) if name == "programs" else self._bursts(name, runner)
-        told |= {"state": "done", "why": None, "before": before, "after": self.devices.now(rank.index)}
+        told |= {"state": "done", "why": None, "after": self.devices.now(rank.index)}
         told |= {"wall_s": time.perf_counter() - begun, **more}
         self._save()
 
@@ -156,10 +157,11 @@ class Collector:
                 f"Q cannot be seen: a byte of the largest bursts takes {ratio:.2f} times as long as one of the smallest "
                 f"(a knee needs {LEAST_SLOPE_RATIO:g} times); larger bursts, more producers or another transport may show it"
             )
-        left = len(table) - len(resolved)
+        if groups := self._too_big(name, table, runner):
+            self._warn(f"{name}: there is too little memory for the largest bursts of {', '.join(groups)}: left out")
         return {
             "rows": len(resolved),
-            "rows_left_out": left,
+            "rows_left_out": len(table) - len(resolved),
             "cycles_per_ns": done.cycles_per_ns(),
             "clock_moved_pct": moved,
             "offsets_ns": noted.offsets_ns(),
@@ -197,8 +199,17 @@ class Collector:
         groups: list[dict[str, Any]] = self.plan.header["parts"][AGAIN.get(name, name)]["groups"]
         return groups
 
+    def _too_big(self, name: str, table: Table, runner: BurstRunner) -> list[str]:
+        """Groups, and from how many bytes on their bursts do not fit."""
+        told = self._groups(name)
+        least: dict[str, int] = {}
+        for row in table[runner.too_big(table)]:
+            group = told[int(row["config"])]["group"]
+            least[group] = min(int(row["bytes"]), least.get(group, int(row["bytes"])))
+        return [f"{group} (from {size} B on)" for group, size in least.items()]
+
     def _scout(self, runner: BurstRunner) -> None:
-        scout(runner)  # the first run wakes the clock of an idle GPU
+        wake(runner)
         run = scout(runner)
         self.header["scout"] = {
             "drain_gbs": runner.drain_gbs,

@@ -71,6 +71,7 @@ class CupyDevices:
         self._kernels: dict[tuple[int, str, str], Any] = {}
         self._modules: dict[tuple[int, str], Any] = {}
         self._limits: dict[tuple[int, str, str], int] = {}
+        self._platform: dict[str, Any] = {}
         self._check_driver()
         with told("looking for GPUs"):
             self.count = int(self._runtime.getDeviceCount())
@@ -90,7 +91,12 @@ class CupyDevices:
         return self._facts
 
     def platform(self) -> dict[str, Any]:
-        """Versions of all that takes part, and the wiring as the driver tells it."""
+        """Versions of all that takes part, and the wiring as the driver tells it; asked for once, while a GPU may idle."""
+        if not self._platform:
+            self._platform = self._told_platform()
+        return self._platform
+
+    def _told_platform(self) -> dict[str, Any]:
         with told("reading versions"):
             driver, runtime = self._runtime.driverGetVersion(), self._runtime.runtimeGetVersion()
         wheels = [f"{name} {found}" for name in WHEELS if (found := installed(name))]

@@ -28,7 +28,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +37,12 @@ import numpy as np
 from ...sim.errors import InputError, XstageError
 from ...sim.files import write_whole
 from ..measuring import MeasurementError
+from .cautions import cautions
 from .collect import AGAIN_ROUNDS, Settings, collect, collect_more, cupy_devices
 from .container import Container, load
 from .device import Devices
 from .errors import DeviceLostError, NoGpuError
+from .finite_json import as_json
 from .noted import Noted
 from .parts import CALIBRATION_PARTS, Extent
 from .planning import plan
@@ -68,6 +70,8 @@ WITHOUT_GPU = ("analysis", "summary", "reporting")
 """Steps that run even if the GPU is lost or the time over."""
 PACKAGES = ("pydantic", "yaml", "numba", "scipy", "pandas", "pyarrow")
 """What fitting, simulating, the fused kernels and the table of ops need beside NumPy."""
+NEEDED = {"numba": "to simulate: no comparison. The SimPy engine would take minutes of the GPU's time for the same"}
+_REST = "to fit, to simulate and for the fused kernels"
 LARGEST_FILE_BYTES = 16 << 20
 
 
@@ -142,11 +146,10 @@ class DeviceCheck:
         return self._devices
 
     def start(self) -> None:
-        self.report["missing"] = [name for name in PACKAGES if find_spec(name) is None]
-        if self.report["missing"]:
+        self.report["missing"] = not_loading(PACKAGES)
+        for name, why in self.report["missing"].items():
             print(
-                f"device check: {', '.join(self.report['missing'])} not installed: no fit, no simulation, no fused kernels",
-                file=sys.stderr,
+                f"device check: {name} does not load, which is needed {NEEDED.get(name, _REST)}: {why}", file=sys.stderr
             )
         found = self.devices.facts()
         self.report["start"] = {
@@ -188,12 +191,16 @@ class DeviceCheck:
         try:
             from ..validate import calibrate, validate
         except ImportError as error:
-            return {"state": "skipped", "why": f"{_missing(error)} is not installed here; run `{self._elsewhere()}`"}
+            return {"state": "skipped", "why": f"{_missing(error)}; run `{self._elsewhere()}`"}
         calibrated = calibrate("cuda", results=self.folder / "host.npz")
         self.machine = calibrated.machine
         self.report["calibration"] = calibrated.as_dict()
         calibrated.write(self.folder / "machine.yaml")
-        self.validation = validate("cuda", results=self.folder / "host.npz")
+        try:
+            self.validation = validate("cuda", results=self.folder / "host.npz")
+        except ImportError as error:
+            why = f"{_missing(error)}: calibrated, but nothing simulated; run `{self._elsewhere()}`"
+            return {"state": "skipped", "why": why}
         self.report |= self.validation.as_dict()
         self.report["programs"] = self.validation.programs().to_dict("records")
         return {"verdict": self.validation.summary.verdict}
@@ -204,22 +211,24 @@ class DeviceCheck:
             from ...scenarios.machine_files import load_machine
             from .device_check_fused import USUAL, FusedCheck
         except ImportError as error:
-            return {"state": "skipped", "why": f"{_missing(error)} is not installed here; the fused kernels need it"}
+            return {"state": "skipped", "why": f"{_missing(error)}; the fused kernels need it"}
         if self.machine is None and (path := self.folder / "machine.yaml").exists():  # of the process before
             self.machine = load_machine(str(path))
         extent = self.fused_extent or USUAL
-        check = FusedCheck(self.devices, self.folder, self.machine, self.until, extent, self._rough_drain_gbs())
+        machine = None if "numba" in self.report.get("missing", {}) else self.machine  # then there is no simulation
+        check = FusedCheck(self.devices, self.folder, machine, self.until, extent, self._rough_drain_gbs())
         if self.goes_on:
             check.go_on()
         return check.run()
 
     def summary(self) -> None:
-        """What every configuration took, for those who have nothing but this file."""
+        """What every configuration took, for those who have nothing but this file, and what speaks against a calibration."""
         found = {}
         for name in ("host", "local"):
             if (path := self.folder / f"{name}.npz").exists():
                 found[name] = microbenchmarks(load(path, "results"))
         self.report["microbenchmarks"] = found
+        self.report["cautions"] = cautions(found.get("host", []))
 
     def reporting(self) -> dict[str, Any]:
         """The table of ops, and the command that makes a page: what takes time and needs no GPU comes last."""
@@ -263,9 +272,8 @@ class DeviceCheck:
         return {"parts": {part: told["state"] for part, told in results.header["parts"].items()}}
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        text = json.dumps(content, indent=1, default=str) + "\n"
         with write_whole(self.folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(as_json(content), encoding="utf-8")
 
 
 def _drawn_by_law(results: Container, rng: np.random.Generator) -> list[Program]:
@@ -293,8 +301,20 @@ def _said(error: Exception) -> dict[str, Any]:
     return told if isinstance(error, XstageError) else told | {"traceback": "".join(traceback.format_exception(error))}
 
 
+def not_loading(packages: Sequence[str]) -> dict[str, str]:
+    """Which of these do not load, and why: one that is installed may refuse the version of another."""
+    found = {}
+    for name in packages:
+        try:
+            import_module(name)
+        except Exception as error:  # of whatever kind: it is the package that does not work here
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
 def _missing(error: ImportError) -> str:
-    return getattr(error, "name", None) or str(error)
+    gone = isinstance(error, ModuleNotFoundError) and error.name
+    return f"{error.name} is not installed here" if gone else f"a package does not load here ({error})"
 
 
 def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] | None = None) -> int:

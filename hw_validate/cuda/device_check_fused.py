@@ -35,6 +35,7 @@ from ...sim.schedules.megamoe import MegaMoe
 from ..measuring import MeasurementError
 from .device import Devices
 from .errors import DeviceLostError, KernelTimeoutError
+from .finite_json import as_json
 from .fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES, AttentionCall, Call, MegaMoeCall
 from .fused_compare import Compared, compared, ranked_alike
 from .fused_run import SIDES, lowered_policy, measure
@@ -318,19 +319,10 @@ class FusedCheck:
 
     def _write(self) -> None:
         with write_whole(self.folder / REPORT) as temporary:
-            temporary.write_text(json.dumps(_finite(self.report), indent=1, default=str) + "\n", encoding="utf-8")
+            temporary.write_text(as_json(self.report), encoding="utf-8")
 
 
 def _clock_moved(row: Mapping[str, Any]) -> float:
     """By how much the fastest SM clock of the sides of a run is above the slowest."""
     clocks = [row[side]["sm_mhz"] for side in SIDES if side in row]
     return max(clocks) / min(clocks) - 1 if clocks else 0.0
-
-
-def _finite(value: Any) -> Any:
-    """Plain data with null for what is no number, such as the error of a stall that was not measured."""
-    if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -30,10 +30,11 @@ import numpy as np
 
 STORE, BULK, FEED, TICKET, FLAG, SYNC, CLOCK, OFFSET, PULL = range(9)
 
-LOCAL, ZEROS, LOADS, LIGHT, FENCE, BACK, ECHO, BUSY = (1 << i for i in range(8))
+LOCAL, ZEROS, LOADS, LIGHT, FENCE, BACK, ECHO, BUSY, FENCES, SAME = (1 << i for i in range(10))
 """Flags. LOCAL: store to the GPU's own memory. ZEROS: the data are zeros, not noise. LOADS: the other warps of a producer
 load from where it stores. LIGHT: one SM more, the last, stores bursts of `other_bytes`, and only it notes times. BUSY: SMs
-that do nothing else compute."""
+that do nothing else compute. FENCES: one thread of a warp that does not store releases at system scope, again and again.
+SAME: every burst goes to the same places, not to new ones."""
 
 ALL = -1
 NEXT = -1

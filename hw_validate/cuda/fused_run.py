@@ -15,7 +15,6 @@ policy is also simulated with the costs of its control (fused_compare.py), and `
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from ...sim.schedules import attention_a2a, megamoe
 from .clocks import joined, offsets_between, to_add_ns
 from .device import Devices
 from .errors import NoPeerAccessError
+from .finite_json import as_json
 from .fused_calls import ATTENTION_POLICIES, ERRORS, MEGAMOE_POLICIES, AttentionCall, Call, Lowering, MegaMoeCall
 from .fused_compare import Compared, compared, ranked_alike
 from .fused_waits import late_inputs
@@ -254,7 +254,7 @@ def run_policies(
 
 def _write_report(folder: Path, report: dict[str, Any]) -> None:
     with write_whole(folder / "report.json") as temporary:
-        temporary.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(as_json(report), encoding="utf-8")
 
 
 # --- the command
@@ -305,7 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except XstageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
-    print(json.dumps(report, indent=2))
+    print(as_json(report), end="")
     return 0
 
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ...sim.calibrate import LEAST_NS_PER_BYTE
 from . import experiments as e
 from .experiments import Table
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEAST_WINDOW_NS = 1e6
 """The clock is told from stretches at least this long: ticks of the global timer may be 1 us apart."""
-LEAST_NS_PER_BYTE = 1e-6
-"""Of the smallest bursts, where noise makes the slope less."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +113,7 @@ def gap_ns(noted: Noted, number: int, skip: int = 0) -> float:
 
 def outer_lines(noted: Noted) -> tuple[Array, Array]:
     """Straight lines through the times of the smallest and of the largest third of isolated bursts, each as ns a byte and ns
-    at 0 bytes. Misses count relative to the time."""
+    at 0 bytes. Misses count relative to the time. The first slope is no less than that of the fit."""
     rows = noted.rows("isolated")
     each = noted.table["bytes"][rows].astype(float)
     times = np.array([issue_ns(noted, int(i)) for i in rows])

@@ -10,10 +10,11 @@ whoever reads results need not know how they were planned. Sizes are bytes that 
     costs       releases, flags, tickets, barriers, loads out of the far memory
     completion  issued, fenced, arrived, by size
     width       stores of 4 to 32 bytes, and by 1 to 8 warps
-    neighbours  a light storing SM beside hogs, loads under stores, other SMs busy, zeros in place of noise
+    neighbours  a light storing SM beside hogs, loads and releases under stores, other SMs busy, zeros in place of noise
     feed        what SMs take in from L2
     bulk        1-D bulk stores
     incast      several GPUs into one, and each into the next
+    warm        isolated bursts to the same places again and again, as in replays: those of `bursts` go to new ones
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ FEW_PRODUCERS = 4
 """Up to so many the knee may lie at very large bursts, if there is one."""
 SWEEP_BYTES = {"few": (2 * KiB, MiB), "many": (4 * LINE_BYTES, 256 * KiB)}
 LONG_BYTES, LONG_BURSTS = MiB, 4
+WARM_SIZES = 6
 PULL_BYTES = (32 * KiB, 256 * KiB)
 """What an SM has in flight at most, so that it takes one way there and back; and many times that."""
 
@@ -131,7 +133,7 @@ def producers(extent: Extent, rng: np.random.Generator) -> Part:
 
 def costs(extent: Extent, rng: np.random.Generator) -> Part:
     rows = _Rows()
-    for size in (0, 4 * KiB, 32 * KiB):
+    for size in (0, LINE_BYTES, 4 * KiB, 32 * KiB):
         rows.add("release", e.STORE, bytes=size, marks=3, flags=e.FENCE)
         rows.add("release alone", e.STORE, producers=1, bytes=size, marks=3, flags=e.FENCE)
     for count in (1, 8, e.ALL):
@@ -173,6 +175,7 @@ def neighbours(extent: Extent, rng: np.random.Generator) -> Part:
     for size in (8 * KiB, 64 * KiB):
         rows.add("no loads", e.STORE, bytes=size, warps=4)
         rows.add("loads under stores", e.STORE, bytes=size, warps=4, marks=3, flags=e.LOADS)
+        rows.add("fences under stores", e.STORE, bytes=size, warps=4, marks=3, flags=e.FENCES)
         rows.add("others idle", e.STORE, bytes=size, producers=8)
         rows.add("others busy", e.STORE, bytes=size, producers=8, flags=e.BUSY)
         rows.add("noise", e.STORE, bytes=size)
@@ -208,14 +211,22 @@ def incast(extent: Extent, rng: np.random.Generator) -> Part:
     return rows.part("incast", extent.sweep_rounds, rng)
 
 
+def warm(extent: Extent, rng: np.random.Generator) -> Part:
+    rows = _Rows()
+    every = sizes(extent.sizes)
+    for i in np.linspace(0, len(every) - 1, WARM_SIZES).round().astype(int):
+        rows.add("same places", e.STORE, bytes=every[i], flags=e.SAME)
+    return rows.part("warm", extent.sweep_rounds, rng)
+
+
 PARTS: dict[str, Callable[[Extent, np.random.Generator], Part]] = {
     make.__name__: make
-    for make in (clock, bursts, trains, producers, costs, completion, width, neighbours, feed, bulk, incast)
+    for make in (clock, bursts, trains, producers, costs, completion, width, neighbours, feed, bulk, incast, warm)
 }
 AGAIN = {"drift": "bursts", "clock after": "clock"}
 """Parts that are run once more at the end: a few rounds of the table named."""
-CALIBRATION_PARTS = ("clock", "bursts", "trains", "producers", "costs")
-"""What `calibrate` needs."""
+CALIBRATION_PARTS = ("clock", "bursts", "trains", "producers", "costs", "warm")
+"""What `calibrate` needs, and what may speak against it."""
 
 
 def microbenchmarks(extent: Extent, seed: int, names: tuple[str, ...] = tuple(PARTS)) -> list[Part]:

@@ -116,14 +116,13 @@ class BurstRunner:
 
     def resolve(self, table: Table) -> Table:
         """The table for this machine. Raises `InputError` for bursts that do not fit into memory, or too many times."""
-        made = e.resolve(table, self.ctas, self.transport.n_ranks, self.drain_gbs, self.cycles_per_ns)
+        made: Table = e.resolve(table, self.ctas, self.transport.n_ranks, self.drain_gbs, self.cycles_per_ns)
         made = made[(made["width"] <= 16) | (int(self.transport.ranks[0].compute_capability) >= 100)]
         made["warps"] = np.minimum(made["warps"], self.threads // WARP)
         made["chunk"] = np.minimum(made["chunk"], self.bulk_bytes)
         loads, at_once = np.isin(made["kind"], (e.FEED, e.PULL)), 8 * 16 * self.threads
         made["bytes"] = np.where(loads, made["bytes"] // at_once * at_once, made["bytes"])
-        too_big = np.isin(made["kind"], (e.STORE, e.BULK, e.PULL)) & (made["bytes"] > self.region_bytes // 4)
-        made = made[~too_big]
+        made = made[~self.too_big(made)]
         count = e.marks_of(made)
         made["first_mark"] = np.cumsum(count) - count
         most = int((made["bursts"] * made["marks"]).max(initial=0))
@@ -131,6 +130,11 @@ class BurstRunner:
             raise InputError("are too many for shared memory", field="times a row", value=most,
                              allowed=f"up to {self.mark_capacity}")  # fmt: skip
         return made
+
+    def too_big(self, table: Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which rows have bursts that do not fit into the memory that there is."""
+        into_regions = np.isin(table["kind"], (e.STORE, e.BULK, e.PULL))
+        return np.asarray(into_regions & (table["bytes"] > self.region_bytes // 4))
 
     def run(self, table: Table) -> BurstRun:
         """Run a resolved table on all ranks at once. Raises `KernelTimeoutError` and whatever the devices raise."""
@@ -223,11 +227,16 @@ def scout_table() -> Table:
     return np.concatenate(rows)
 
 
-def scout(runner: BurstRunner) -> BurstRun:
-    """Set the runner's first estimates of R and of the clock from one short run."""
+def wake(runner: BurstRunner) -> BurstRun:
+    """A short run, before one that counts: the clock of an idle GPU is low, and writing results leaves it idle."""
     table = scout_table()
     table["bytes"] = np.minimum(table["bytes"], runner.region_bytes // 8 // WARP_STORE_BYTES * WARP_STORE_BYTES)
-    run = runner.run(runner.resolve(table))
+    return runner.run(runner.resolve(table))
+
+
+def scout(runner: BurstRunner) -> BurstRun:
+    """Set the runner's first estimates of R and of the clock from one short run."""
+    run = wake(runner)
     runner.cycles_per_ns = run.cycles_per_ns()
     last = run.table[-1]
     marks = run.marks[0][int(last["first_mark"]) :].reshape(-1, 2)

@@ -11,6 +11,7 @@ The law of the stage can be seen on `host` too, but R and Q there are those of t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ TRANSPORTS = ("peer", "host", "local")
 AUTO = "auto"
 MiB = 2**20
 LEAST_BYTES, USUAL_BYTES = 64 * MiB, 1024 * MiB
+AGAIN_S = 1.0
+"""Before memory that was not there is asked for once more."""
 FREE_SHARE = 0.4
 """Of the memory that is free, one buffer takes no more than this."""
 
@@ -167,19 +170,28 @@ def without_atomics(devices: Devices, facts: Sequence[DeviceFacts]) -> str | Non
 
 
 def _buffer(devices: Devices, rank: DeviceFacts, most_bytes: int, on_host: bool, warnings: list[str]) -> Buffer:
-    """As much as wanted, or half and half again where there is less."""
+    """As much as wanted, or half and half again where there is less; asked for once more before, because another process may
+    just be giving its own back."""
     size = most_bytes if on_host else min(most_bytes, int(FREE_SHARE * rank.free_bytes))
     size = size // MiB * MiB if size >= MiB else size
     where = "host memory" if on_host else f"GPU {rank.index}"
     least = min(LEAST_BYTES, most_bytes)
+    tried_again = False
     while size >= least:
         try:
             made = devices.host_memory(size) if on_host else devices.device_memory(rank.index, size)
         except MemoryTooSmallError:
-            size //= 2
+            if tried_again:
+                size //= 2
+            else:
+                time.sleep(AGAIN_S)
+            tried_again = True
             continue
-        if size < most_bytes // 4:
-            warnings.append(f"{where} has room for {size // MiB} MiB only: addresses repeat early")
+        if size < most_bytes:
+            warnings.append(
+                f"{where} gave {size // MiB} MiB of the {most_bytes // MiB} wanted: addresses repeat after so much, and the "
+                "largest bursts may be left out"
+            )
         return made
     raise MemoryTooSmallError(f"{where} has no {least / MiB:g} MiB free, which a measurement needs at least")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...sim.arguments import check_path, check_whole, names
 from ...sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ def read_trace(file: str | Path, event_names: Sequence[str] = (), gpu: int | Non
     `event_names` and `gpu` are what a FlashInfer buffer does not say; `gpu` keeps one GPU of any other file.
     Raises `InputError` for a file that is none of `FORMATS`, or damaged, or of an unknown version, or that mixes clocks.
     """
+    check_path(file, "file")
+    event_names = names(event_names, "event names")
+    if gpu is not None:
+        check_whole(gpu, "gpu", 0)
     kind = format_of(file)
     if event_names and kind != "flashinfer":
         raise InputError(

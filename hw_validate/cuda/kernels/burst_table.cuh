@@ -6,7 +6,9 @@
 using namespace xstage;
 
 enum Kind : i32 { STORE, BULK, FEED, TICKET, FLAG, SYNC, CLOCK, OFFSET, PULL };
-enum Flags : i32 { LOCAL = 1, ZEROS = 2, LOADS = 4, LIGHT = 8, FENCE = 16, BACK = 32, ECHO = 64, BUSY = 128 };
+enum Flags : i32 {
+  LOCAL = 1, ZEROS = 2, LOADS = 4, LIGHT = 8, FENCE = 16, BACK = 32, ECHO = 64, BUSY = 128, FENCES = 256, SAME = 512
+};
 
 constexpr u32 THREADS = 256;
 constexpr u32 MOST_RANKS = 8;
@@ -44,7 +46,7 @@ enum CtaWord : u32 { SCRATCH, ASKED, ANSWERED, PING, THEIR_LOW, THEIR_HIGH, CTA_
 
 struct alignas(128) Shared {
   u64 row_start, burst_start, ends[THREADS / WARP];
-  u32 going, loaders_stop, loads, hogs_stop[2];
+  u32 going, others_stop, others_did, hogs_stop[2];
   Vector16 sink;
 };
 
@@ -70,8 +72,9 @@ struct Cta {
   XSTAGE_DEVICE u32 since_start() const { return static_cast<u32>(clock_ticks() - shared->row_start); }
   XSTAGE_DEVICE void note(u32 at, u32 value) { marks[at] = value; }
 
-  // A place for `bytes` new bytes.
+  // A place for `bytes` new bytes (SAME: that of every row of this kind).
   XSTAGE_DEVICE u8* place(const Row& row, u64 bytes) {
+    if (row.flags & SAME) return region(row);
     u64 rounded = (bytes + 511) / 512 * 512;
     u64 cursor = row.flags & LOCAL ? cursor_own : cursor_far;  // no reference to either: that would put both on a stack
     if (cursor + rounded > p.region_bytes) cursor = 0;

@@ -3,7 +3,8 @@
 //
 // Every row begins with a barrier of all CTAs and GPUs, a rest in which nobody touches memory, and a common start on a tick
 // of the global timer. Times are ticks of the SM's own clock since its row began, kept in shared memory and written out when
-// the row is over. Stores go to addresses that this table has not stored to before, until a CTA's region is used up.
+// the row is over. Stores go to addresses that this table has not stored to before, until a CTA's region is used up; those of
+// rows with SAME go to its beginning.
 #include "burst_table.cuh"
 
 // --- stores
@@ -82,7 +83,7 @@ XSTAGE_DEVICE void load_meanwhile(Cta& cta, const Row& row) {
   u32 room = static_cast<u32>(cta.p.region_bytes), at = 0, loads = 0, needed = static_cast<u32>(row.warps);
   u32 from = static_cast<u32>(row.flags & LOCAL ? cta.cursor_own : cta.cursor_far) + room / 2;
   Spin spin(cta.p.watch);
-  while (load_relaxed<CTA>(&cta.shared->loaders_stop) < needed) {
+  while (load_relaxed<CTA>(&cta.shared->others_stop) < needed) {
     Vector16 v[AT_ONCE];
 #pragma unroll
     for (u32 i = 0; i < AT_ONCE; ++i)
@@ -92,9 +93,21 @@ XSTAGE_DEVICE void load_meanwhile(Cta& cta, const Row& row) {
       if (v[i].x == 0x5bd1e995u && v[i].y == 0x7ed55d16u) cta.shared->sink = v[i];
     at = (at + AT_ONCE * cta_threads()) * 16 < room / 4 ? at + AT_ONCE * cta_threads() : 0;
     loads += AT_ONCE;
-    if (!spin.again(&cta.shared->loaders_stop, needed)) return;
+    if (!spin.again(&cta.shared->others_stop, needed)) return;
   }
-  if (lane_index() == 0) add_relaxed<CTA>(&cta.shared->loads, loads);
+  if (lane_index() == 0) add_relaxed<CTA>(&cta.shared->others_did, loads);
+}
+
+// Releases by one thread of a warp that does not store, one after the other, until the others have issued.
+XSTAGE_DEVICE void fence_meanwhile(Cta& cta, const Row& row) {
+  u32 fences = 0, needed = static_cast<u32>(row.warps);
+  Spin spin(cta.p.watch);
+  while (load_relaxed<CTA>(&cta.shared->others_stop) < needed) {
+    fence_release<SYSTEM>();
+    ++fences;
+    if (!spin.again(&cta.shared->others_stop, needed)) return;
+  }
+  add_relaxed<CTA>(&cta.shared->others_did, fences);
 }
 
 // One burst, all threads of the CTA; notes its times at marks[at...].
@@ -102,8 +115,8 @@ XSTAGE_DEVICE void one_store_burst(Cta& cta, const Row& row, u64 bytes, Vector16
   Shared* shared = cta.shared;
   u8* to = cta.place(row, bytes);
   if (thread_index() == 0) {
-    store_relaxed<CTA>(&shared->loaders_stop, 0);
-    store_relaxed<CTA>(&shared->loads, 0);
+    store_relaxed<CTA>(&shared->others_stop, 0);
+    store_relaxed<CTA>(&shared->others_did, 0);
   }
   sync_cta();
   if (thread_index() == 0) shared->burst_start = clock_ticks();
@@ -113,10 +126,12 @@ XSTAGE_DEVICE void one_store_burst(Cta& cta, const Row& row, u64 bytes, Vector16
     last = store_burst(row, to, bytes, v);
     if (lane_index() == 0) {
       shared->ends[warp_index()] = clock_ticks();
-      if (row.flags & LOADS) add_relaxed<CTA>(&shared->loaders_stop, 1);
+      if (row.flags & (LOADS | FENCES)) add_relaxed<CTA>(&shared->others_stop, 1);
     }
   } else if (row.flags & LOADS) {
     load_meanwhile(cta, row);
+  } else if (row.flags & FENCES && thread_index() == static_cast<u32>(row.warps) * WARP) {
+    fence_meanwhile(cta, row);
   }
   sync_cta();
   u32 next = at;
@@ -125,7 +140,7 @@ XSTAGE_DEVICE void one_store_burst(Cta& cta, const Row& row, u64 bytes, Vector16
     for (i32 warp = 0; warp < row.warps; ++warp) end = shared->ends[warp] > end ? shared->ends[warp] : end;
     cta.note(next++, static_cast<u32>(shared->burst_start - shared->row_start));
     cta.note(next++, static_cast<u32>(end - shared->row_start));
-    if (row.flags & LOADS) cta.note(next++, load_relaxed<CTA>(&shared->loads));
+    if (row.flags & (LOADS | FENCES)) cta.note(next++, load_relaxed<CTA>(&shared->others_did));
     if (row.flags & FENCE) {
       signal_release<SYSTEM>(cta.mine(SCRATCH), 1);
       cta.note(next++, cta.since_start());

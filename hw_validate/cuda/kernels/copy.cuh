@@ -57,8 +57,7 @@ XSTAGE_DEVICE void mbarrier_arrive(MBarrier* barrier) {
 #ifdef XSTAGE_EMULATION
   emulation::mbarrier_arrive(barrier, 0);
 #else
-  u64 state;
-  asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(state) : "r"(shared_address(barrier)) : "memory");
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
 }
 

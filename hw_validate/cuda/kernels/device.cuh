@@ -108,8 +108,9 @@ XSTAGE_DEVICE u8* shared_memory() {
 }
 
 #ifndef XSTAGE_EMULATION
-// Address of shared memory as instructions take it.
+// Address of shared and of global memory as instructions take it.
 XSTAGE_DEVICE u32 shared_address(const void* shared) { return static_cast<u32>(__cvta_generic_to_shared(shared)); }
+XSTAGE_DEVICE u64 global_address(const void* global) { return __cvta_generic_to_global(global); }
 #endif
 
 // --- clocks

@@ -244,12 +244,12 @@ void maybe_yield() {
 void before_access(const void* word, int scope) {
   maybe_yield();
   check_aligned(word, 4, "a flag");
-  if (scope == 2) return;
   const Cta* cta = s.current->cta;
   const u8* address = static_cast<const u8*>(word);
   bool is_shared = address >= cta->shared && address < cta->shared + cta->shared_bytes;
+  if (scope != 0 && is_shared) fault("a scope beyond the CTA on %s", describe(word).c_str());
   if (scope == 0 && !is_shared) fault("CTA scope on %s, which other CTAs may use", describe(word).c_str());
-  if (scope == 1 && !is_shared) {
+  if (scope == 1) {
     const Region* region = region_of(word);
     if (region && region->home >= 0 && region->home != static_cast<int>(s.current->place.gpu))
       fault("GPU scope on %s, which lies on GPU %d, by GPU %u", describe(word).c_str(), region->home, s.current->place.gpu);

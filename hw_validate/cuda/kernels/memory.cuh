@@ -15,6 +15,12 @@ enum Scope { CTA, GPU, SYSTEM };
   if constexpr (S == CTA) asm volatile(before ".cta" after __VA_ARGS__);  \
   else if constexpr (S == GPU) asm volatile(before ".gpu" after __VA_ARGS__); \
   else asm volatile(before ".sys" after __VA_ARGS__)
+
+// An addition without a result. Beyond the CTA words are in global memory; said so, it is RED, which waits for nothing. Of an
+// address that may be shared memory it would be ATOM, which comes back.
+#define XSTAGE_ADD(S, order, word, amount)                                                                                  \
+  if constexpr (S == CTA) asm volatile("red." order ".cta.add.u32 [%0], %1;" ::"l"(word), "r"(amount) : "memory");           \
+  else XSTAGE_SCOPED(S, "red." order, ".global.add.u32 [%0], %1;", ::"l"(global_address(word)), "r"(amount) : "memory")
 #endif
 
 // --- words (flags, counters, cursors): 4 or 8 bytes, naturally aligned, global or shared
@@ -98,7 +104,7 @@ XSTAGE_DEVICE void add_relaxed(u32* word, u32 amount) {
   __atomic_fetch_add(word, amount, __ATOMIC_RELAXED);
   emulation::after_write();
 #else
-  XSTAGE_SCOPED(S, "red.relaxed", ".add.u32 [%0], %1;", ::"l"(word), "r"(amount) : "memory");
+  XSTAGE_ADD(S, "relaxed", word, amount);
 #endif
 }
 
@@ -110,7 +116,7 @@ XSTAGE_DEVICE void add_release(u32* word, u32 amount) {
   __atomic_fetch_add(word, amount, __ATOMIC_RELEASE);
   emulation::after_write();
 #else
-  XSTAGE_SCOPED(S, "red.release", ".add.u32 [%0], %1;", ::"l"(word), "r"(amount) : "memory");
+  XSTAGE_ADD(S, "release", word, amount);
 #endif
 }
 

@@ -54,7 +54,8 @@ class EmulatedBuffer:
 class EmulatedDevices:
     deadlines = False
 
-    def __init__(self, folder, gpus=1, sms=4, seed=0, sanitizer=None, **changes):
+    def __init__(self, folder, gpus=1, sms=4, seed=0, sanitizer=None, defines=None, **changes):
+        self.defines = defines
         self.folder, self.seed, self.sanitizer = folder, seed, sanitizer
         self._facts = [facts(i, sms, **changes) for i in range(gpus)]
         self._number = itertools.count()
@@ -83,14 +84,14 @@ class EmulatedDevices:
         return self._buffer(size, job.HOST)
 
     def prepare(self, device, source, kernels):
-        emulate.build(source, self.folder, self.sanitizer)
+        emulate.build(source, self.folder, self.sanitizer, self.defines)
         return {"registers": 0, "local_bytes": 0, "shared_bytes": 0}
 
     def run(self, launches, abort, deadline_s):
         self.runs += 1
         buffers = {str(address): self._as_emulated(buffer) for address, buffer in self.live.items()}
         made = job.Job(buffers, tuple(self._grid(one) for one in launches))
-        program = emulate.build(launches[0].source, self.folder, self.sanitizer)
+        program = emulate.build(launches[0].source, self.folder, self.sanitizer, self.defines)
         (done,) = emulate.run(program, made, [self.seed + self.runs], self.deadlines)
         for address, buffer in self.live.items():
             buffer.data[:] = done.buffers[str(address)]

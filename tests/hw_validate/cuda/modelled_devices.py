@@ -51,12 +51,17 @@ def stage(drain="52 GB/s", per_sm_kib=6.0, gpu_kib=160.0):
 
 class ModelledDevices:
     def __init__(self, stage=None, sms=32, gpus=1, noise=0.01, clock_moves=0.0, reachable=True, free_bytes=1 << 32,
-                 fails=None, compute_capability="90", atomics=True, shared_bytes=100 << 10):  # fmt: skip
+                 fails=None, compute_capability="90", atomics=True, shared_bytes=100 << 10, weights=(1.0,),
+                 back_ns=BACK_NS, warm=1.0, beside_fences=1.0):  # fmt: skip
+        """`weights`: by SM in turn, what it gets of the link. `warm`: what a burst to the same places takes, as a share;
+        `beside_fences`: what one takes beside releases."""
         self.stage, self.noise, self.clock_moves = stage, noise, clock_moves
         self.reachable, self.fails, self.atomics = reachable, fails or {}, atomics
         self._facts = [facts(i, sms, free_bytes=free_bytes, compute_capability=compute_capability,
                              clock_mhz=1000 * CYCLES_PER_NS, shared_per_block_bytes=shared_bytes,
                              shared_per_sm_bytes=160 << 10) for i in range(gpus)]  # fmt: skip
+        self.weights = np.resize(weights, sms)
+        self.back_ns, self.warm, self.beside_fences = back_ns, warm, beside_fences
         self.rng = np.random.default_rng(0)
         self.live, self._address, self._calls = {}, itertools.count(FIRST_ADDRESS, APART), {}
 
@@ -210,7 +215,9 @@ class ModelledDevices:
         if kind == e.CLOCK:
             when = TICK_NS * (1 + np.arange(bursts))
             return np.stack([when * self.cycles_per_ns(), when], axis=1)[None]
-        took = self._issue_ns(row, bursts) * (1 + self.noise * self.rng.standard_normal((count, bursts)))
+        took = self._issue_ns(row, bursts) * self._uneven(row, count, bursts)
+        took *= (self.warm if row["flags"] & e.SAME else 1) * (self.beside_fences if row["flags"] & e.FENCES else 1)
+        took = took * (1 + self.noise * self.rng.standard_normal((count, bursts)))
         took = {e.TICKET: TICKET_NS, e.FLAG: FLAG_NS, e.SYNC: BARRIER_NS}.get(kind, 0) + took + NOTING_NS
         gap = row["gap_cycles"] / self.cycles_per_ns()
         start = np.concatenate([np.zeros((count, 1)), np.cumsum(took + gap, axis=1)[:, :-1]], axis=1)
@@ -221,8 +228,28 @@ class ModelledDevices:
             noted[..., later:] += RELEASE_NS
             later += 1
         if row["flags"] & (e.BACK | e.ECHO) and later < n_marks:
-            noted[..., later:] += BACK_NS
+            noted[..., later:] += self.back_ns
         return noted
+
+    def _uneven(self, row, count, bursts):
+        """What bursts take that follow each other without a gap, of what they would if all SMs got as much, [SMs, bursts].
+
+        A fluid: those that still store have the link among them, by their weights.
+        """
+        weights = self.weights[:count]
+        stalls = self.stage is not None and self._issue_ns(row, 1)[0] > 1.01 * (100 + row["bytes"] / 40)
+        if row["kind"] != e.STORE or not stalls or np.ptp(weights) == 0 or row["gap_cycles"]:
+            return np.ones((count, bursts))
+        left, ended, now = np.full(count, float(bursts)), np.zeros((count, bursts)), 0.0
+        while (stores := left > 1e-9).any():
+            speed = np.where(stores, weights, 0) / weights[stores].sum() * count
+            until = np.ceil(left - 1e-9) - 1  # the bursts that are left then
+            step = ((left - until)[stores] / speed[stores]).min()
+            now, left = now + step, left - speed * step
+            for sm in np.flatnonzero(stores & (left <= until + 1e-9)):
+                left[sm] = until[sm]
+                ended[sm, bursts - 1 - int(until[sm])] = now
+        return np.diff(ended, axis=1, prepend=0.0)
 
     def _issue_ns(self, row, bursts):
         size, k = float(row["bytes"]), int(row["producers"])

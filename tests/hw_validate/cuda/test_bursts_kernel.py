@@ -19,12 +19,12 @@ TINY = Extent(sizes=4, rounds=1, train_rounds=1, train_bursts=3, sweep_rounds=1)
 KIB = 1024
 
 
-def run(*rows, gpus=1, seed=0, look=None, sanitizer=None, sms=4):
+def run(*rows, gpus=1, seed=0, look=None, sanitizer=None, sms=4, threads=64, defines=None):
     """The times of a table, as each row's [SMs, bursts, marks] of rank 0; `look` sees the transport before it is closed."""
-    devices = EmulatedDevices(BUILDS, gpus=gpus, sms=sms, seed=seed, sanitizer=sanitizer)
+    devices = EmulatedDevices(BUILDS, gpus=gpus, sms=sms, seed=seed, sanitizer=sanitizer, defines=defines)
     with (
         open_transport(devices, most_bytes=1 << 20) as transport,
-        BurstRunner(devices, transport, threads=64) as runner,
+        BurstRunner(devices, transport, threads=threads) as runner,
     ):
         done = runner.run(runner.resolve(np.concatenate(rows)))
         noted = Noted.of(done.arrays(), [{"group": "all"}])
@@ -44,7 +44,7 @@ def test_every_part_runs_to_its_end_with_times_in_order(gpus, seed):
             done = runner.run(runner.resolve(part.table))
             noted = Noted.of(done.arrays(), part.groups)
             for i, row in enumerate(done.table):
-                if row["kind"] in (e.CLOCK, e.OFFSET) or row["flags"] & e.LOADS:
+                if row["kind"] in (e.CLOCK, e.OFFSET) or row["flags"] & (e.LOADS | e.FENCES):
                     continue
                 sender = (int(row["senders"]) & -int(row["senders"])).bit_length() - 1
                 times = noted.cycles(i, sender)[: 1 if row["kind"] == e.FLAG else None]
@@ -119,6 +119,35 @@ def test_no_address_is_stored_to_twice_until_the_region_is_full():
 
     _, filled, _ = run(e.row(e.STORE, 0, bytes=KIB, bursts=5, producers=1), look=look)
     assert filled > 0.97 * 5 * KIB
+
+
+def test_bursts_to_the_same_places_leave_the_new_ones_to_others():
+    """Two new places, with bursts to the same one before, between and behind them: the first new one is the same, too."""
+    new, same = e.row(e.STORE, 0, bytes=KIB, producers=1), e.row(e.STORE, 0, bytes=4 * KIB, producers=1, flags=e.SAME)
+
+    def look(transport, runner):
+        return transport.far[0].read()[: 8 * KIB]
+
+    _, only, _ = run(same, same, same, look=look)
+    assert (only[: 4 * KIB] != 0).mean() > 0.97 and not only[4 * KIB :].any()
+    _, both, _ = run(same, *[new] * 5, same, new, look=look)
+    assert (both[: 6 * KIB] != 0).mean() > 0.97 and not both[6 * KIB :].any()
+
+
+SLOW = 50_000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_stores_do_not_wait_for_a_thread_of_their_sm_that_releases(seed):
+    """A release takes ten times as long as it takes to store: that shows in the time until the burst is over, alone."""
+    row = e.row(e.STORE, 0, bytes=16 * KIB, bursts=2, warps=1, marks=3, flags=e.FENCES)
+    (quick,), _, _ = run(row, seed=seed)
+    (slow,), _, _ = run(row, seed=seed, defines={"XSTAGE_RELEASE_TICKS": SLOW})
+    for times in (quick, slow):
+        assert (times[..., 1] - times[..., 0] < SLOW / 10).all()
+    released = slow[:, 0, 2] > 0
+    assert released.any() and (np.diff(slow[released][..., 0], axis=1) > SLOW).all()
+    assert (np.diff(quick[..., 0], axis=1) < SLOW / 10).all() and quick[..., 2].max() > 1
 
 
 def test_a_gap_is_at_least_as_long_as_asked():

@@ -1,8 +1,11 @@
 """A stage that is known comes out of the tables as it went in, or is refused where it cannot be told."""
 
+import re
+
 import numpy as np
 import pytest
 from xstage.hw_validate.cuda import calibration
+from xstage.hw_validate.cuda import experiments as e
 from xstage.hw_validate.cuda.capacity import fit_capacity
 from xstage.hw_validate.cuda.collect import collect
 from xstage.hw_validate.cuda.parts import CALIBRATION_PARTS, Extent
@@ -14,6 +17,7 @@ from xstage.sim.errors import InputError
 from .modelled_devices import (
     BACK_NS,
     BARRIER_NS,
+    CYCLES_PER_NS,
     FLAG_NS,
     NOTING_NS,
     PULL_GBS,
@@ -155,3 +159,62 @@ def test_a_missing_part_is_named_with_why(tmp_path_factory):
     some.header["parts"]["clock"] |= {"state": "failed", "why": "the GPU is lost"}
     with pytest.raises(InputError, match="failed: the GPU is lost"):
         calibration.costs_of(some)
+
+
+def test_sms_that_get_more_of_the_link_do_not_make_r_larger(tmp_path_factory):
+    """Half of the SMs get half as much again, and end early: the mean time of a burst would give more than R."""
+    uneven = results(tmp_path_factory, ModelledDevices(stage(gpu_kib=1024), sms=32, weights=(1.5, 1.0)))
+    found = calibration.calibrate(uneven)
+    assert found.long_run_gbs == pytest.approx(52, rel=0.01)
+    assert any("SMs share the link unevenly: the slowest takes 1.1" in text for text in found.seen.warnings)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (1.25, 1.0), (2.0, 1.0), (4.0, 1.0)])
+def test_the_rate_of_a_long_run_is_what_all_sms_get_together(weights):
+    """Four bursts of 100 bytes from two SMs that share 2 bytes a ns; when the first has ended, the other has them alone."""
+    fast, slow = 2 * np.array(weights) / sum(weights)
+    issued = np.array([0.0, 100, 200, 300, 400])
+    first_ends = 400 / fast
+    later = first_ends + (issued - slow * first_ends) / 2
+    ends = [issued / fast, np.where(issued < slow * first_ends, issued / slow, later)]
+    times = [np.stack([end[:-1], end[1:]], axis=1) for end in ends]
+    assert calibration.rate_gbs(np.array(times), 100.0) == pytest.approx(2.0, rel=1e-9)
+
+
+def test_a_calibration_says_what_speaks_against_it(tmp_path_factory):
+    """Warm places are faster by a quarter, and a word that is loaded back comes out of a cache."""
+    odd = results(tmp_path_factory, ModelledDevices(stage(gpu_kib=1024), sms=32, warm=0.75, back_ns=300))
+    said = " ".join(calibration.calibrate(odd).seen.warnings)
+    assert re.search(r"places that were stored to before take -2[4-6] % .*: T_iss0 of the calibration", said)
+    assert "after a burst of 128 B the last word is back in 300 ns, but a release takes 700 ns" in said
+
+
+def test_nothing_speaks_against_a_calibration_that_is_right(by_sm):
+    found = calibration.calibrate(by_sm)
+    assert found.seen.warnings == []
+    assert found.seen.details["small_burst"]["back_ns"] == pytest.approx(BACK_NS, abs=3)
+    assert found.seen.details["small_burst"]["fenced_ns"] == pytest.approx(RELEASE_NS, abs=3)
+
+
+class Bunched(ModelledDevices):
+    """The 8 warps of an SM store 4 KiB at once; only what is beyond takes time, at 80 GB/s."""
+
+    def _issue_ns(self, row, bursts):
+        if row["kind"] != e.STORE or row["bytes"] == 0:
+            return super()._issue_ns(row, bursts)
+        lines = [60 + max(0, row["bytes"] - 4096) / 80]
+        if not row["flags"] & e.LOCAL:
+            total, q = row["producers"] * row["bytes"], 2048 * row["producers"]
+            lines += [(total - q) / 52, total / 52 - row["gap_cycles"] / CYCLES_PER_NS if bursts > 1 else 0]
+        return np.full(bursts, max(lines))
+
+
+def test_a_knee_below_what_an_sm_stores_at_once_leaves_t_iss0_of_larger_bursts_open(tmp_path_factory):
+    """The line through bursts below a knee of 2 KiB is flat: at 32 KiB it would give 60 ns, and 418 is right."""
+    found = calibration.calibrate(results(tmp_path_factory, Bunched(stage(), sms=32))).seen
+    assert found.calibration.reference_bytes < 2400
+    assert found.calibration.t_iss0_ns.value == pytest.approx(60, abs=3)
+    (said,) = found.warnings
+    line, control = re.search(r"for 32 KiB the line gives (\d+) ns, .* own memory take (\d+)", said).groups()
+    assert float(line) == pytest.approx(60, abs=3)
+    assert float(control) == pytest.approx(418, rel=0.01)

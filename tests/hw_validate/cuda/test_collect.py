@@ -19,6 +19,8 @@ from xstage.hw_validate.cuda.errors import (
 )
 from xstage.hw_validate.cuda.parts import PARTS, Extent
 from xstage.hw_validate.cuda.planning import plan
+from xstage.hw_validate.cuda.run_bursts import scout_table
+from xstage.hw_validate.cuda.transport import MiB
 from xstage.hw_validate.trains import Phases, train
 from xstage.sim.errors import InputError
 from xstage.sim.program import COMPUTE
@@ -73,7 +75,9 @@ def test_old_gpus_have_no_bulk_stores(tmp_path):
 )  # fmt: skip
 def test_what_was_measured_beside_a_failure_is_kept_and_marked(tmp_path, error, later):
     """Parts behind it run as well, unless the GPU is lost or a person wants to stop."""
-    devices = ModelledDevices(stage(), sms=8, fails={("run", 5): error})  # scout twice, clock, bursts, then this
+    devices = ModelledDevices(
+        stage(), sms=8, fails={("run", 8): error}
+    )  # scout twice, then twice a part: to wake the GPU, and this
     with pytest.raises(type(error)):
         collect(tiny(), devices, tmp_path / "r.npz")
     kept = load(tmp_path / "r.npz", "results")
@@ -157,9 +161,9 @@ def replayed(tmp_path, devices):
     return results, np.unique(np.round(ticks / CYCLES_PER_NS, -2)).tolist()
 
 
-@pytest.mark.parametrize("awake_after", [0, 1, 2, 4, 5])
+@pytest.mark.parametrize("awake_after", [0, 1, 2, 3, 6, 7, 8])
 def test_pauses_of_replays_last_as_asked_whenever_the_gpu_wakes_up(tmp_path, awake_after):
-    """Runs are: scout, scout, clock, bursts, then those of the programs."""
+    """Runs are: scout twice, then one before each part to wake the GPU: clock, bursts, those of the programs."""
     devices = WakesUp(stage(), sms=8, noise=0.0, asleep=0.345, awake_after=awake_after)
     results, pauses = replayed(tmp_path, devices)
     told = results.header["parts"]["programs"]
@@ -176,6 +180,38 @@ def test_a_clock_that_never_rests_is_told(tmp_path):
     results, _ = replayed(tmp_path, Restless(stage(), sms=8))
     assert results.header["parts"]["programs"]["clock_moved_pct"] > 2
     assert any("every pause is wrong by as much" in warning for warning in results.header["warnings"])
+
+
+class Asked(ModelledDevices):
+    """Counts what asks nvidia-smi, a process each time, in which the GPU idles; and notes what ran in between."""
+
+    def __init__(self, *given, **more):
+        super().__init__(*given, **more)
+        self.log = []
+
+    def now(self, device):
+        self.log.append("now")
+        return {}
+
+    def run(self, launches, abort, deadline_s):
+        self.log.append(int(launches[0].parameters["n_rows"][0]))
+        return super().run(launches, abort, deadline_s)
+
+
+def test_each_part_runs_right_behind_one_that_wakes_the_gpu(tmp_path):
+    devices = Asked(stage(), sms=8)
+    results = collect(tiny(), devices, tmp_path / "r.npz")
+    rows = [told["rows"] for told in results.header["parts"].values()]
+    scout = len(scout_table())
+    assert devices.log == [scout, scout] + [one for n in rows for one in (scout, n, "now")]
+
+
+def test_groups_whose_bursts_do_not_fit_into_memory_are_named(tmp_path):
+    few = Settings(most_bytes=64 * MiB)
+    devices = ModelledDevices(stage(), sms=132, free_bytes=1 << 32)
+    results = collect(tiny(("clock", "bursts", "trains")), devices, tmp_path / "r.npz", few)
+    (said,) = [text for text in results.header["warnings"] if "too little memory" in text and "trains" in text]
+    assert "long run (from 1048576 B on)" in said and "train (" not in said
 
 
 def test_an_unknown_part_of_a_plan_is_refused(tmp_path):
@@ -218,7 +254,7 @@ def test_results_are_not_taken_for_a_plan(tmp_path, capsys):
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path, capsys):
-    stopped = ModelledDevices(stage(), sms=8, fails={("run", 4): KeyboardInterrupt()})
+    stopped = ModelledDevices(stage(), sms=8, fails={("run", 5): KeyboardInterrupt()})
     assert run_main(tmp_path, stopped) == 1
     assert "interrupted; what was measured is kept" in capsys.readouterr().err
     assert states(load(tmp_path / "r.npz", "results"))["clock"] == "done"

@@ -193,6 +193,15 @@ def test_facts_are_those_of_the_gpu():
     assert devices.platform()["cuda_driver"] == "13.0"
 
 
+def test_the_platform_is_asked_for_once(monkeypatch):
+    """Each time would be processes in which the GPU idles, and its clock falls."""
+    asked = []
+    monkeypatch.setattr("xstage.hw_validate.cuda.cupy_devices.smi", lambda *words: asked.append(words) or "580.1")
+    _, devices = ready()
+    assert devices.platform() == devices.platform()
+    assert len(asked) == 2
+
+
 def test_facts_that_a_driver_does_not_tell_are_0():
     cupy = StandIn()
     told = {number: value for number, value in ATTRIBUTES.items() if number != 13}

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 from xstage.hw_validate.cuda import device_check as module
 from xstage.hw_validate.cuda import fused_calls
@@ -212,18 +213,71 @@ def test_the_new_process_has_the_same_command_and_the_time_that_is_left(monkeypa
 
 def test_packages_that_are_missing_are_said_first_and_end_only_what_needs_them(tmp_path, monkeypatch, capsys):
     """A node without pydantic: trains drawn by the law, and results for elsewhere."""
-    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "pydantic" else name)
+    monkeypatch.setitem(sys.modules, "pydantic", None)
     for name in ("validate", "cuda.calibration", "cuda.device_check_fused"):
         monkeypatch.setitem(sys.modules, f"xstage.hw_validate.{name}", None)
     good, report = check(tmp_path, ModelledDevices(stage(), sms=4))
-    assert not good and report["missing"] == ["pydantic"]
-    assert capsys.readouterr().err.splitlines()[1].startswith("device check: pydantic not installed: no fit")
+    assert not good and list(report["missing"]) == ["pydantic"]
+    assert report["missing"]["pydantic"].startswith("ModuleNotFoundError: import of pydantic halted")
+    said = capsys.readouterr().err.splitlines()[1]
+    assert said.startswith("device check: pydantic does not load, which is needed to fit, to simulate")
     found = states(report)
     assert [found.pop(name) for name in ("analysis", "fused", "reporting")] == ["skipped"] * 3
     assert set(found.values()) == {"done"}
     assert set(report["steps"]["programs"]["programs"]) == {
         f"unseen train{more}" for more in ("", ", 2 ranks", ", 4 ranks")
     }
+
+
+class RefusesNumPy:
+    """An import hook: numba is installed, and refuses the NumPy that is."""
+
+    why = "Numba needs NumPy 2.4 or less. Got NumPy 2.5."
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "numba":
+            raise ImportError(self.why)
+        return None
+
+
+def test_a_package_that_is_there_but_refuses_another_is_told_with_its_words(tmp_path, monkeypatch):
+    """Calibrated all the same; what simulates is left for elsewhere, and the fused kernels run without."""
+    made = []
+    DeviceCheck(ModelledDevices(stage(), sms=4), tmp_path, 600.0, extent=EXTENT, steps=["host", "programs"]).run()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "numba" or name.endswith("_compiled")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "xstage.sim.jit", raising=False)
+    monkeypatch.delattr("xstage.sim.engine_compiled", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [RefusesNumPy(), *sys.meta_path])
+    monkeypatch.setattr(FusedCheck, "run", lambda self: made.append(self.machine) or {})
+    steps = ["start", "analysis", "fused"]
+    check = DeviceCheck(ModelledDevices(stage(), sms=4), tmp_path, 600.0, extent=EXTENT, steps=steps)
+    assert not check.run()
+    assert check.report["missing"] == {"numba": f"ImportError: {RefusesNumPy.why}"}
+    told = check.report["steps"]["analysis"]
+    assert told["state"] == "skipped"
+    assert told["why"].startswith(
+        f"a package does not load here ({RefusesNumPy.why}): calibrated, but nothing simulated"
+    )
+    assert (
+        check.report["calibration"]["drain_gbs"] == pytest.approx(52, rel=0.05) and (tmp_path / "machine.yaml").exists()
+    )
+    assert made == [None]
+
+
+def test_reports_are_json_that_any_reader_takes(tmp_path):
+    """NaN and infinity are no JSON; NumPy's numbers are numbers, not text."""
+    made = DeviceCheck(None, tmp_path, 600.0)
+    made.report |= {
+        "a": float("nan"),
+        "b": [np.float32("inf"), np.int64(7)],
+        "c": {np.int64(3): np.array([1.5, np.nan])},
+    }
+    made.report |= {"d": np.bool_(True), "e": tmp_path}
+    made._write("check.json", made.report)
+    found = json.loads((tmp_path / "check.json").read_text(), parse_constant=pytest.fail)
+    assert (found["a"], found["b"], found["c"], found["d"]) == (None, [None, 7], {"3": [1.5, None]}, True)
+    assert found["e"] == str(tmp_path)
 
 
 def test_what_was_left_out_for_want_of_a_package_is_a_failure_of_the_command(tmp_path, monkeypatch, capsys):
@@ -234,8 +288,8 @@ def test_what_was_left_out_for_want_of_a_package_is_a_failure_of_the_command(tmp
 
 
 def test_without_bursts_the_programs_say_why_there_are_none(tmp_path):
-    """The kernel runs twice to wake the GPU, once for the clock, then for the bursts."""
-    devices = ModelledDevices(stage(), sms=4, fails={("run", 4): KernelTimeoutError("an SM gave up")})
+    """The kernel runs twice to wake the GPU, once more before each part, once for the clock, then for the bursts."""
+    devices = ModelledDevices(stage(), sms=4, fails={("run", 6): KernelTimeoutError("an SM gave up")})
     made = DeviceCheck(devices, tmp_path, 600.0, extent=EXTENT, steps=["start", "host", "programs"])
     assert not made.run()
     assert made.report["steps"]["programs"]["why"] == "there are no bursts to draw programs around: an SM gave up"

@@ -186,6 +186,7 @@ def test_a_wait_that_is_left_out_reads_too_early_in_some_schedule():
     [
         (lambda: collectives(fault=1), "lanes of a warp come to different collectives"),
         (lambda: handshake(fault=4, gpus=2), r"GPU scope on flags\[0\], which lies on GPU 1, by GPU 0"),
+        (lambda: handshake(fault=9), "a scope beyond the CTA on shared memory"),
         (lambda: handshake(fault=7), "an mbarrier at shared memory . 0 that was never initialised"),
         (lambda: matrix(fault=1), "a row of ldmatrix at shared memory .* is not aligned to 16 bytes"),
     ],

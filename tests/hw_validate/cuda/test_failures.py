@@ -25,9 +25,10 @@ from xstage.cli import main
 from .modelled_devices import ModelledDevices, stage
 
 EXTENT = Extent(sizes=20, rounds=5, train_rounds=3, train_bursts=12, sweep_rounds=3)
-RUNS = {"scout": 1, "clock": 3, "bursts": 4, "trains": 5, "producers": 6, "costs": 7}
-"""Which run of a kernel each part is; then come drift and the clock, two scouts, clock and bursts, and the replays."""
-FIRST_REPLAY = 9 + 4 + 1
+RUNS = {"scout": 1, "clock": 4, "bursts": 6, "trains": 8, "producers": 10, "costs": 12}
+"""Which run of a kernel each part is, with one before it to wake the GPU; then come warm places, drift and the clock, two
+scouts, clock and bursts, and the replays."""
+FIRST_REPLAY = 18 + 2 + 4 + 1 + 1
 LOST = DeviceLostError("running bursts on GPU 0: the GPU is lost to this process (an illegal memory access)")
 
 

@@ -21,6 +21,7 @@ def test_a_kernel_compiles_without_stack_and_without_spills(source, architecture
     compiled = compile_kernel(source, architecture)
     assert compiled.cubin[:4] == b"\x7fELF"
     assert compiled.kernels
+    assert not [line for line in compiled.log.splitlines() if "warning" in line]
     for name, needs in compiled.kernels.items():
         assert (needs.stack_bytes, needs.spill_bytes) == (0, 0), name
         assert 0 < needs.registers <= 255, name
@@ -72,6 +73,14 @@ def test_a_wait_does_not_empty_the_l1_each_time_it_looks(tmp_path):
 def test_the_stores_of_a_microbenchmark_are_of_one_kind_whatever_their_width():
     stores = {match[0] for line in ptx_of("bursts.cu") if (match := re.search(r"\bst\.(volatile|global\.u\d+)", line))}
     assert {"st.global.u32", "st.global.u64"} <= stores and "st.volatile" not in stores
+
+
+@pytest.mark.parametrize("source", ["bursts.cu", "replay.cu", "megamoe.cu"])
+def test_signals_beyond_the_cta_are_additions_that_wait_for_nothing(source):
+    """`red` to an address that may be shared memory becomes ATOM, whose result comes back; to a global one it is RED."""
+    added = [match[1] for line in ptx_of(source) if (match := re.search(r"\b(red\.(?:relaxed|release)\.\S+)", line))]
+    beyond = [one for one in added if ".cta" not in one]
+    assert beyond and all(".global." in one for one in beyond)
 
 
 def test_a_wait_for_loads_never_stands_still_in_one_instruction():

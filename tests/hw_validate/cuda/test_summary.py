@@ -1,6 +1,7 @@
 """What each microbenchmark took, as one table."""
 
 import pytest
+from xstage.hw_validate.cuda.cautions import cautions
 from xstage.hw_validate.cuda.collect import collect
 from xstage.hw_validate.cuda.parts import PARTS, Extent
 from xstage.hw_validate.cuda.planning import plan
@@ -32,6 +33,29 @@ def test_times_are_from_the_start_of_a_burst_to_each_mark(rows):
     assert row["fenced_ns"] - row["issued_ns"] == pytest.approx(RELEASE_NS, abs=1)
     assert one(rows, group="ticket", producers=1)["end_ns"] == pytest.approx(TICKET_NS + NOTING_NS, abs=1)
     assert list(one(rows, group="bulk of one", chunk=512))[-5:] == ["issued_ns", "read_ns", "done_ns", "back_ns", "gbs"]
+
+
+def test_what_goes_on_beside_stores_is_told_by_how_much_it_slows_them(tmp_path):
+    made = plan(extent=EXTENT, parts=("clock", "neighbours"))
+    devices = ModelledDevices(stage(), sms=8, beside_fences=1.4)
+    found = microbenchmarks(collect(made, devices, tmp_path / "r.npz"))
+    for size in (8192, 65536):
+        assert one(found, group="fences under stores", bytes=size)["slowed_pct"] == pytest.approx(40, abs=4)
+        assert abs(one(found, group="loads under stores", bytes=size)["slowed_pct"]) < 3
+    assert ["releases by one thread slow the stores of other warps" in text for text in cautions(found)] == [True]
+
+
+def test_the_slowest_sm_is_told_beside_the_mean(rows, tmp_path):
+    """Two SMs of eight get twice as much of the link, and end when they have half of the mean rate of the others."""
+    made = plan(extent=EXTENT, parts=("clock", "bursts"))
+    devices = ModelledDevices(stage(), sms=8, weights=(2.0, 1.0, 1.0, 1.0), noise=0.0)
+    uneven = microbenchmarks(collect(made, devices, tmp_path / "r.npz"))
+    largest = {"group": "isolated", "bytes": 192 * 1024, "part": "bursts"}
+    ended = (2 * 5 / 8 + 6 * 1) / 8  # of the time that all of it takes to drain, by two SMs and by six
+    row = one(uneven, **largest)
+    assert row["slowest_ns"] / row["issued_ns"] == pytest.approx(1 / ended, rel=0.01)
+    row = one(rows, **largest)
+    assert row["slowest_ns"] / row["issued_ns"] < 1.03
 
 
 def test_rates_are_of_all_producers_together(rows):

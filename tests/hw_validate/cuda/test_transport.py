@@ -1,11 +1,17 @@
 """Where the remote bytes of a measurement lie, what is said when they cannot, and that all memory is given back."""
 
 import pytest
+from xstage.hw_validate.cuda import transport
 from xstage.hw_validate.cuda.errors import MemoryTooSmallError, NoPeerAccessError
 from xstage.hw_validate.cuda.transport import MiB, open_transport, peer_matrix
 from xstage.sim.errors import InputError
 
 from .modelled_devices import ModelledDevices
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr(transport, "AGAIN_S", 0.0)
 
 
 def test_auto_is_peer_where_two_gpus_reach_each_other():
@@ -68,7 +74,19 @@ def test_numbers_and_names_that_there_are_not_are_refused():
 def test_less_memory_is_taken_where_less_is_free_and_said():
     with open_transport(ModelledDevices(free_bytes=400 * MiB)) as found:
         assert found.own[0].size == 160 * MiB
-        assert "room for 160 MiB only" in found.warnings[0]
+        assert "GPU 0 gave 160 MiB of the 1024 wanted" in found.warnings[0]
+
+
+def test_any_shrinking_is_said_and_memory_is_asked_for_twice_before():
+    """Pinned memory may be short for a moment."""
+    short = MemoryTooSmallError("no")
+    once = ModelledDevices(fails={("host_memory", 1): short})
+    with open_transport(once) as found:
+        assert found.far[0].size == 1024 * MiB and found.warnings == []
+    twice = ModelledDevices(fails={("host_memory", 1): short, ("host_memory", 2): short})
+    with open_transport(twice) as found:
+        assert found.far[0].size == 512 * MiB
+        assert "host memory gave 512 MiB of the 1024 wanted" in found.warnings[0]
 
 
 def test_too_little_memory_is_an_error_and_nothing_is_left_taken():

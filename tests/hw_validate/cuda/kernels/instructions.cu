@@ -140,7 +140,7 @@ XSTAGE_KERNEL(async_copy, Parameters, 64) {
 
 // CTA 0 stores, CTA 1 reads it and answers. Faults: 1 no signal, 2 no wait, 3 the signal comes before the stores of the
 // other threads, 4 GPU scope to another GPU, 5 a store beyond the buffer, 6 beyond shared memory, 7 a bulk store of an
-// mbarrier that was never initialised, 8 a misaligned vector.
+// mbarrier that was never initialised, 8 a misaligned vector, 9 GPU scope in shared memory.
 XSTAGE_KERNEL(handshake, Parameters, 64) {
   const Watch watch{parameters.abort, parameters.patience};
   const u32 thread = thread_index(), fault = parameters.fault, n = cta_threads();
@@ -151,6 +151,7 @@ XSTAGE_KERNEL(handshake, Parameters, 64) {
     if (fault == 6) reinterpret_cast<volatile u32*>(shared_memory())[2048 + thread] = 1;
     if (fault == 7 && thread == 0) mbarrier_arrive(reinterpret_cast<MBarrier*>(shared_memory()));
     if (fault == 8) mail[thread] = *reinterpret_cast<Vector16*>(shared_memory() + 4 * (thread + 1));
+    if (fault == 9) add_relaxed<GPU>(reinterpret_cast<u32*>(shared_memory()) + 4 * thread, 1);
     sync_cta();
     if (thread == 0 && fault != 1 && fault != 3) {
       if (fault == 4)
