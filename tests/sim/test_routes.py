@@ -13,7 +13,7 @@ from networkx import DiGraph
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim import routes
 from xstage.sim.routes import chosen_paths, fabric_of
-from xstage.sim.switch_paths import MOST_EQUAL_PATHS
+from xstage.sim.path_choice import MOST_EQUAL_PATHS
 from xstage.sim.topologies import Link, Node, custom, hybrid_cube_mesh, ring
 from xstage.sim.topology import Fabric
 from xstage.sim.traffic import all_to_all, unused_links

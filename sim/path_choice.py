@@ -1,14 +1,15 @@
-"""Which of several equal paths through switches each pair of GPUs takes, so that planes and spines carry equally much.
+"""Which of several equal paths each pair of GPUs takes, so that links, planes and spines carry little and equally much.
 
-Of a pair's shortest paths those remain whose narrowest link is widest, then those of least latency. Pairs choose in order of
-(source, destination): the path whose busiest link would be used least, links that are on all of its paths left aside, then
-the one with the least use in sum. Of equal ones a GPU takes them in turn for its destinations (`_first_looked_at`). So a
-pair's choice depends on those before it, and on how GPUs are numbered, but what the busiest link carries hardly does.
+Pairs choose in order of (source, destination): the path whose busiest link would be used least, links that are on all of its
+paths left aside, then the one with the least use in sum. Of equal ones a GPU takes them in turn for its destinations
+(`_first_looked_at`). So a pair's choice depends on those before it, and on how GPUs are numbered, but what the busiest link
+carries hardly does.
 
-If some link is then busier than a GPU's own links, so that another choice could help, pairs choose again, and the busiest
-links count as a route busier from then on, for good. The first choice remains unless a later one has less on its busiest
-link. On random leaf-spine networks and fat trees of three levels that block nothing, an All-to-All reaches the rate of the
-GPUs' ports, as far as whole routes allow: 5 routes over 3 equal spines keep one spine busy with 2.
+If some link is then busier than a GPU's own links, so that another choice could help, pairs choose again while that changes
+anything, up to `ROUNDS` times. That can end where no pair alone finds a better path. So the busiest links then count as a
+route busier, for good, and pairs choose again, up to `TRIES` times. The first choice remains unless a later one has less on
+its busiest link. On random leaf-spine networks and fat trees of three levels that block nothing, an All-to-All reaches the
+rate of the GPUs' ports, as far as whole routes allow: 5 routes over 3 equal spines keep one spine busy with 2.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Pair = tuple[int, int]
 
 MOST_EQUAL_PATHS = 1024
-"""Of a pair with more equal paths than this, the first ones are looked at."""
+"""Of a pair with more equal paths through switches than this, the first ones are looked at."""
+
+ROUNDS = 8
 
 TRIES = 64
 
@@ -41,7 +44,9 @@ _UNIT = 2**16
 
 
 def equal_paths(graph: DiGraph, before: Mapping[Node, list[Node]], rank: Mapping[Node, int]) -> Callable[[Node], Array]:
-    """For a destination, its equal paths from one source. int [paths, nodes] of ranks, sorted.
+    """For a destination, its equal paths through switches from one source. int [paths, nodes] of ranks, sorted.
+
+    Those remain whose narrowest link is widest, then those of least latency.
 
     `before` has the nodes that may come before each on a shortest path from the source; that of the source is empty.
     """
@@ -118,14 +123,23 @@ def _least_used(graph: DiGraph, links: _Links, use: _Use, equal: Mapping[Pair, A
     for _ in range(min(TRIES, MOST_CHOICES // max(1, len(choices)))):
         if least <= unavoidable:
             break
-        for pair, paths in choices.items():
-            use.add(paths[chosen[pair]], -1)
-            chosen[pair] = use.least(paths, chosen[pair])
-            use.add(paths[chosen[pair]], +1)
+        _choose_again(choices, chosen, use)
         if use.busiest < least:
             best, least = dict(chosen), use.busiest
         use.avoid_busiest()
     return best
+
+
+def _choose_again(choices: Mapping[Pair, Array], chosen: dict[Pair, int], use: _Use) -> None:
+    """Until no pair alone finds a better path, or `ROUNDS` times."""
+    for _ in range(ROUNDS):
+        before = dict(chosen)
+        for pair, paths in choices.items():
+            use.add(paths[chosen[pair]], -1)
+            chosen[pair] = use.least(paths, chosen[pair])
+            use.add(paths[chosen[pair]], +1)
+        if chosen == before:
+            return
 
 
 def _of_ports(graph: DiGraph, use: _Use, n_gpus: int) -> int:
