@@ -18,10 +18,10 @@ import numpy as np
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.execute import simulate
 from xstage.sim.machine import Machine
+from xstage.sim.mirror import mirrored
 from xstage.sim.program import Program
 from xstage.sim.routing import balanced
 from xstage.sim.schedules.megamoe import Alternating, ExpertWave, MegaMoe, Policy, build
-from xstage.sim.topology import mirrored
 from xstage.sim.trace import Trace
 
 FLASH = MegaMoe(4096, 2048, 256, 6, 8192)

@@ -189,7 +189,7 @@ def dask_cluster(folder: Path, workers: int) -> Iterator[str]:
 
 def same_rows(one: Sweep, other: Sweep) -> bool:
     """Whether two sweeps found the same, times aside."""
-    frames = [done.frame() for done in (one, other)]
+    frames = [done.frame for done in (one, other)]
     return bool(frames[0][_kept(frames[0])].equals(frames[1][_kept(frames[1])]))
 
 

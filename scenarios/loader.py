@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..sim.arguments import paths_and_values
 from ..sim.checked import Place, Where, check, closest, nowhere
 from ..sim.machine import PARTS, Machine
 from . import catalogue
 from .any_file import check_kind
 from .document import Document, literal, parse, read, split_path
-from .machine_files import File, machine_from, shorter_first
+from .machine_files import IN_SCENARIO, File, machine_from, of_machine, shorter_first
 from .model_errors import named_as_written
 from .schema import Scenario
 from .workloads import WORKLOADS, BurstTrainWorkload
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Resolved:
-    """A scenario with its machine, known to fit each other.
+    """A scenario with its machine, known to fit each other: what `load_scenario` gives, and `run` and others take.
 
     `places` says where each of its keys was written, `given` what it was loaded from and the overrides of that: what a run
     says of an override must not depend on whether the run or the one who loaded the scenario was given it.
@@ -40,8 +41,8 @@ class Resolved:
 
     scenario: Scenario
     machine: Machine
-    places: Where = field(default=nowhere, compare=False, kw_only=True)
-    given: tuple[Any, Mapping[str, Any]] | None = field(default=None, compare=False, kw_only=True)
+    places: Where = field(default=nowhere, repr=False, compare=False, kw_only=True)
+    given: tuple[Any, Mapping[str, Any]] | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __repr__(self) -> str:
         workload = self.scenario.workload
@@ -74,16 +75,15 @@ def load_scenario(
 ) -> Resolved:
     """A scenario from the catalogue, a file, a mapping or a `Scenario`, with values replaced by dotted path.
 
-    `overrides` maps paths such as 'workload.burst' or 'machine.interconnect.drain_rate' to values as YAML or NumPy would
-    have them; `label` names their origin in errors. Raises `InputError` naming file, line, field, value and what is
-    allowed.
+    A mapping may have a `Machine` under `machine`. `overrides` maps paths such as 'workload.burst' or
+    'machine.interconnect.drain_rate' to values as YAML or NumPy would have them; `label` names their origin in errors.
+    Raises `InputError` naming file, line, field, value and what is allowed.
     """
+    given = paths_and_values(overrides)
     document, file = written(scenario)
-    changes = {
-        path: literal(plain(value), Place(option=f"{label} {path}")) for path, value in (overrides or {}).items()
-    }
+    changes = {path: literal(plain(value), Place(option=f"{label} {path}")) for path, value in given.items()}
     loaded = load_document(document, file, changes, label)
-    return replace(loaded, given=(scenario, dict(overrides))) if overrides else loaded
+    return replace(loaded, given=(scenario, given)) if given else loaded
 
 
 def load_document(
@@ -101,9 +101,11 @@ def load_document(
     return _resolved(checked, document, file)
 
 
-def build_program(scenario: Scenario | Resolved) -> tuple[Program, Fabric]:
-    """The schedule of a scenario, and the fabric that it runs on."""
-    resolved = load_scenario(scenario) if isinstance(scenario, Scenario) else scenario
+def build_program(
+    scenario: str | FilePath | Mapping[str, Any] | Scenario | Resolved,
+) -> tuple[Program, Fabric]:
+    """The schedule of a scenario, and the fabric that it runs on. Raises `InputError` as `load_scenario` does."""
+    resolved = scenario if isinstance(scenario, Resolved) else load_scenario(scenario)
     return resolved.program(), resolved.fabric()
 
 
@@ -121,16 +123,16 @@ def parse_overrides(texts: list[str], label: str = "--set") -> dict[str, Any]:
 
 
 def machine_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides where there is only a machine: the same paths as in a scenario, without their leading 'machine.'.
+    """Overrides of `--set` where there is only a machine, see `of_machine`.
 
-    Raises `InputError` for a path to anything else.
+    Raises `InputError` for a path to anything but a part of a machine.
     """
     for path, value in overrides.items():
-        if not path.startswith("machine."):
+        if path.removeprefix(IN_SCENARIO).split(".")[0] not in PARTS:
             raise Place(option=f"--set {path}").error(
                 "is no number of the machine", (path,), value, "machine.PART.NAME"
             )
-    return {path.removeprefix("machine."): value for path, value in overrides.items()}
+    return of_machine(overrides, "--set ")
 
 
 def written(
@@ -169,7 +171,7 @@ def _replaced(document: Document, path: str, change: Document, label: str) -> Do
     if keys[0] not in Scenario.model_fields:
         meant = _meant(path, document)
         raise change.place(()).error(f"is not a known key{meant}", keys, change.data, list(Scenario.model_fields))
-    if keys[0] == "machine" and len(keys) > 1 and isinstance(document.data.get("machine"), str):
+    if keys[0] == "machine" and len(keys) > 1 and isinstance(document.data.get("machine"), (str, Machine)):
         named = document.part("machine")
         document = document.put(("machine",), Document({"base": named.data}, named.places))
     if keys[0] == "machine" and keys[1:2] not in ((), ("base",), ("overrides",)):

@@ -19,7 +19,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+from ..sim.arguments import paths_and_values
 from ..sim.checked import Place, closest
+from ..sim.errors import InputError
 from ..sim.interconnect import A_LINK
 from ..sim.machine import PARTS, Machine
 from . import catalogue
@@ -28,26 +30,46 @@ from .document import Document, literal, read, split_path
 File = FilePath | Traversable
 Changed = TypeVar("Changed")
 
+IN_SCENARIO = "machine."
+"""What stands before the path of a machine's number in a scenario."""
 RATES_BY_CLOCK = ("bf16_tflops", "fp8_tflops", "fp4_tflops")
 
 
 def load_machine(
-    name: str | FilePath, overrides: Mapping[str, Any] | None = None, prefix: str = "override "
+    name: str | FilePath | Machine, overrides: Mapping[str, Any] | None = None, prefix: str = "override "
 ) -> Machine:
-    """A machine of the catalogue or of a file.
+    """A machine of the catalogue or of a file, or another `Machine` with changes.
 
-    `overrides` replaces numbers by dotted path, such as {'interconnect.drain_rate': '358 GB/s'}; errors name them by
-    `prefix` and path. Raises `InputError` for what is not acceptable.
+    `overrides` replaces numbers by dotted path, such as {'interconnect.drain_rate': '358 GB/s'}, which may begin with
+    'machine.' as in a scenario; errors name them by `prefix` and path. Raises `InputError` for what is not acceptable.
     """
-    changes = {path: literal(value, Place(option=f"{prefix}{path}")) for path, value in (overrides or {}).items()}
+    given = of_machine(paths_and_values(overrides), prefix)
+    changes = {path: literal(value, Place(option=f"{prefix}{path}")) for path, value in given.items()}
     return machine_from(name, changes)
 
 
+def of_machine(overrides: Mapping[str, Any], prefix: str = "override ") -> dict[str, Any]:
+    """Overrides of a machine, whose paths may be those of a scenario, without their 'machine.'. Raises `InputError` for a
+    number that is given both ways.
+    """
+    found = {path.removeprefix(IN_SCENARIO): value for path, value in overrides.items()}
+    for path in found:
+        if path in overrides and IN_SCENARIO + path in overrides:
+            raise InputError("is given twice", field=f"{prefix}{path}")
+    return found
+
+
 def machine_from(
-    name: str | FilePath, changes: Mapping[str, Document], place: Place | None = None, beside: File | None = None
+    name: str | FilePath | Machine,
+    changes: Mapping[str, Document],
+    place: Place | None = None,
+    beside: File | None = None,
 ) -> Machine:
     """As `load_machine`, for changes that know their place, and a name that stands at `place` in the file `beside`."""
-    document = _document(catalogue.find(name, "machine", place, beside), ())
+    if isinstance(name, Machine):
+        document = Document(name.model_dump(mode="json", exclude_none=True))
+    else:
+        document = _document(catalogue.find(name, "machine", place, beside), ())
     if changes:
         changes = shorter_first(changes)
         layers = [_change(path, change) for path, change in changes.items()]

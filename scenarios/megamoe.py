@@ -22,7 +22,7 @@ from ..sim.errors import InputError
 from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, Fraction, Positive, Text, Time
 from .expert_models import expert_model, expert_models
-from .megamoe_placement import Contiguous, Placement, check_placement, placed
+from .megamoe_placement import Contiguous, Placement, check_placement, earlier_batches, placed
 from .megamoe_policies import choices
 from .workload import PolicyChoice, Workload, choice_by, needs_model_or_sizes
 
@@ -145,6 +145,13 @@ class Balanced(Checked):
     masked: Fraction = 0.0
 
 
+class Even(Checked):
+    """Every expert gets as many rows."""
+
+    kind: Literal["even"]
+    masked: Fraction = 0.0
+
+
 class Zipf(Checked):
     """Popularity falls as a power of its place; give the exponent, or what the busiest expert is to have over the mean."""
 
@@ -179,7 +186,9 @@ class Recorded(Checked):
     masked: Fraction = 0.0
 
 
-Routing = Annotated[Balanced | Zipf | HotExpert | Histogram | Recorded, Field(discriminator="kind"), choice_by("kind")]
+Routing = Annotated[
+    Balanced | Even | Zipf | HotExpert | Histogram | Recorded, Field(discriminator="kind"), choice_by("kind")
+]
 
 
 class MegaMoeWorkload(Workload):
@@ -273,7 +282,7 @@ class MegaMoeWorkload(Workload):
         )
 
     def fabric(self, machine: Machine, granule: int | None) -> Fabric:
-        from ..sim.topology import mirrored
+        from ..sim.mirror import mirrored
 
         whole = super().fabric(machine, granule)
         return mirrored(whole) if self.is_mirrored else whole
@@ -287,8 +296,9 @@ class MegaMoeWorkload(Workload):
         return choices(machine, shape, self.release, pools(rows, placement).rows_per_replica)
 
     def without_imbalance(self) -> Self | None:
-        masked = self.routing.masked
-        return None if self.routing.kind == "balanced" else self._with(routing={"kind": "balanced", "masked": masked})
+        if self.routing.kind in ("balanced", "even"):
+            return None
+        return self._with(routing={"kind": "even", "masked": self.routing.masked})
 
     def without_late_ranks(self) -> Self | None:
         return self._with(starts=[]) if any(self.starts) else None
@@ -316,15 +326,24 @@ class MegaMoeWorkload(Workload):
         check_placement(self.placement, shape.experts, shape.ranks)
         megamoe.check_size(machine, shape, policy, self.ranks, self.release)
         self._check_scores(shape)
-        rows = self._routed(shape, np.random.default_rng(seed))
-        return rows, placed(self.placement, rows)
+        rng = np.random.default_rng(seed)
+        if isinstance(self.placement, Contiguous) or self.routing.kind == "recorded":
+            rows = self._routed(shape, rng)
+            return rows, placed(self.placement, rows)
+        batches = 1 + earlier_batches(shape.ranks * shape.tokens * shape.topk, shape.experts)
+        drawn = self._routed(shape, rng, batches)
+        rows, earlier = drawn.of_ranks(slice(shape.ranks)), drawn.of_ranks(slice(shape.ranks, None))
+        return rows, placed(self.placement, rows, earlier)
 
-    def _routed(self, shape: MegaMoe, rng: np.random.Generator) -> Routed:
+    def _routed(self, shape: MegaMoe, rng: np.random.Generator, batches: int = 1) -> Routed:
+        """The rows of as many `batches` as are drawn of one popularity, one after the other."""
         from ..sim import routing as make
         from ..sim.routing_file import recorded
 
-        ask, sizes = self.routing, (shape.ranks, shape.tokens, shape.topk)
+        ask, sizes = self.routing, (batches * shape.ranks, shape.tokens, shape.topk)
         match ask:
+            case Even():
+                rows = make.even(*sizes, shape.experts, rng)
             case Zipf():
                 rows = make.zipf(*sizes, shape.experts, rng, exponent=ask.exponent, max_over_mean=ask.max_over_mean)
             case HotExpert():

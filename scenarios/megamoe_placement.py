@@ -23,13 +23,20 @@ class Contiguous(Checked):
 
 
 class Eplb(Checked):
-    """Balanced by load with `redundant` extra copies, after github.com/deepseek-ai/EPLB."""
+    """Balanced by load with `redundant` extra copies, after github.com/deepseek-ai/EPLB.
+
+    The load is that of earlier tokens of the same popularity; of a recorded routing, which has no others, its own.
+    """
 
     kind: Literal["eplb"]
     redundant: CountOrZero = 0
     groups: Count = 1
     nodes: Count = 1
 
+
+EARLIER_ROWS = 1000
+"""Mean rows of an expert in the statistics of EPLB: popularity is known to 3 %. Servers count over many steps, vLLM over the
+last 1000 (https://docs.vllm.ai/en/stable/api/vllm/config/parallel/, window_size)."""
 
 Placement = Annotated[Contiguous | Eplb, Field(discriminator="kind"), choice_by("kind")]
 
@@ -65,14 +72,21 @@ def _check_divides(key: str, parts: int, whole: int, of: str) -> None:
         raise InputError(f"do not divide {whole} {of}", field=key, value=parts, allowed=f"a divisor of {whole}")
 
 
-def placed(placement: Contiguous | Eplb, rows: Routed) -> Placed:
-    """The placement for what was routed; EPLB goes by the load of each expert."""
+def earlier_batches(rows: int, experts: int) -> int:
+    """Batches of `rows` (token, slot) pairs from which EPLB takes its statistics: `EARLIER_ROWS` an expert or more."""
+    return max(1, -(-EARLIER_ROWS * experts // max(1, rows)))
+
+
+def placed(placement: Contiguous | Eplb, rows: Routed, earlier: Routed | None = None) -> Placed:
+    """The placement for what was routed; EPLB goes by the load of each expert in what was routed `earlier`, if there is
+    such.
+    """
     from ..sim.placement import contiguous, eplb
 
     if isinstance(placement, Contiguous):
         return contiguous(rows.n_experts, rows.n_ranks)
     return eplb(
-        rows.expert_rows,
+        (rows if earlier is None else earlier).expert_rows,
         n_replicas=rows.n_experts + placement.redundant,
         n_ranks=rows.n_ranks,
         n_groups=placement.groups,

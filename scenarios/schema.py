@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from ..sim.checked import Checked, refusal
+from ..sim.machine import Machine
 from ..sim.quantities import Size, Text
 from ..sim.run_options import EngineName, TraceLevel
 from .disturbance import Disturbance
@@ -36,20 +37,24 @@ def one_line(text: str) -> str:
     return text.strip()
 
 
-class MachineChoice(Checked):
-    """A machine by name or file, and numbers or parts of it that the scenario replaces, by dotted path."""
+def _kind_of_base(value: Any) -> str:
+    return "machine" if isinstance(value, (Machine, Mapping)) else "name"
 
-    base: Text
+
+class MachineChoice(Checked):
+    """A machine by name or file, or a `Machine`, and numbers or parts of it that the scenario replaces, by dotted path."""
+
+    base: Annotated[Annotated[Text, Tag("name")] | Annotated[Machine, Tag("machine")], Discriminator(_kind_of_base)]
     overrides: dict[Text, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
     def _name_alone(cls, data: Any) -> Any:
-        if not isinstance(data, (str, Mapping, cls)):
+        if not isinstance(data, (str, Machine, Mapping, cls)):
             raise refusal(
                 "is no machine", allowed="the name or file of one, or a mapping with the keys base and overrides"
             )
-        return {"base": data} if isinstance(data, str) else data
+        return {"base": data} if isinstance(data, (str, Machine)) else data
 
 
 class Scenario(Checked):

@@ -11,7 +11,8 @@ engine_compiled     the same rules for numba; compilation and jit make it ready
 outcome, trace      what happened, as arrays and as tables; kept_bytes what stores left on their own GPU
 burst_gap           the X-Stage in closed form
 machine             what a machine file says, with interconnect; tile_cost what its tiles cost
-topology            what a store meets on its way; topologies, routes, shared_gpus and traffic make and describe it
+topology            what a store meets on its way; topologies, routes, path_choice, mirror, shared_gpus and traffic make and
+                    describe it
 routing, placement  which tokens go to which experts, and where these are; routing_file reads a recorded one, pools has the
                     rows of each rank
 layers, blocks      kernels one after another

@@ -224,14 +224,17 @@ def required_capacity(
 class Audit:
     """What `audit` found. Margins are negative by what is lacking.
 
-    `fits`: neither the first burst nor the steady state stalls. `t_iss_us`, `stall_us` and `phase` are of the steady
-    state, `first_stall_us` of the first burst. `recovery_gap_us` is the gap that removes the stall by itself, of which
-    `missing_gap_us` is missing; both None where no gap does. With `long_run_gap_us`, the gap that the long run needs,
-    nothing stalls in a stage that holds `peak_bytes`, the peak of one burst if capacity were unlimited, or with bursts of
-    at most `largest_burst_bytes` a producer (None: of any size).
+    `fits`: neither the first burst, which all producers start together, nor the long run stalls; `fits_long_run`: the long
+    run does not, and then `advice` is to piggyback. How many bursts come before the long run only a simulation tells.
+    `t_iss_us`, `stall_us` and `phase` are of the long run, `first_stall_us` of the first burst. `recovery_gap_us` is the gap
+    that removes the stall of the long run by itself, of which `missing_gap_us` is missing; both None where no gap does.
+    With `long_run_gap_us`, the gap that the long run needs at least, nothing stalls, the first burst included, in a stage
+    that holds `peak_bytes`, the peak of one burst if capacity were unlimited, and `peak_sm_bytes` for each SM, or with
+    bursts of at most `largest_burst_bytes` a producer (None: of any size).
     """
 
     fits: bool
+    fits_long_run: bool
     t_iss_us: float
     stall_us: float
     first_stall_us: float
@@ -239,6 +242,7 @@ class Audit:
     missing_gap_us: float | None
     long_run_gap_us: float
     peak_bytes: int
+    peak_sm_bytes: int
     largest_burst_bytes: int | None
     rate_margin_gbs: float
     capacity_margin_bytes: int
@@ -250,19 +254,24 @@ class Audit:
         return asdict(self)
 
 
+def _drain_rate_in_words(enough_kbs: float) -> str:
+    return f"a drain rate of {math.ceil(gbs(enough_kbs))} GB/s"
+
+
 def audit(
     xstage: XStage,
     producers: int,
     burst_bytes: float,
     gap_ps: float,
     synchronised: bool = False,
-    nominal: tuple[str, float] | None = None,
+    faster: Callable[[float], str] = _drain_rate_in_words,
 ) -> Audit:
     """Whether bursts can be stored as they are (`piggyback`) or the schedule has to change (`reshape`), and why.
 
-    They fit iff V / (T_iss0 + G) <= R (long-run rate) and [V - R T_iss0]+ <= Q(K) (one burst): arXiv 2607.23264.
-    `synchronised`: producers start each burst together, as a single one always does. `nominal`: what a machine calls the
-    rate that R is a fixed share of, and its value in kB/s; the advice is then about that one.
+    They fit iff V / (T_iss0 + G) <= R (long-run rate) and [V - R T_iss0]+ <= Q(K) (one burst): arXiv 2607.23264. Producers
+    that only the first bursts hold up, until they have drifted apart, need no other schedule; the reason tells that stall.
+    `synchronised`: producers start each burst together, as a single one always does. `faster` tells what a machine needs
+    for R to be at least so many kB/s, and is called where that is an advice.
     Raises `InputError` as the closed forms do, and for arrays: it answers for one stage and one burst.
     """
     load, gap = _load(xstage, producers, burst_bytes), _zero_or_more(gap_ps, "gap_ps")
@@ -273,73 +282,111 @@ def audit(
     steady_stall, first_stall = stall(*burst, gap, mode), stall(*burst, mode="isolated")
     exact = recovery_gap(*burst, mode)
     needed = math.ceil(exact) if exact < math.inf else exact  # whole ps, so that the advice fits when it is followed
-    long_run = math.ceil(max(load.excess, 0.0))
-    largest = knee(xstage, producers)
-    fits = steady_stall == 0 and first_stall == 0
     missing = max(needed - gap, 0.0)
+    peak, of_sm = _room(load)
+    largest = _largest(xstage, load.producers)
+    remedies = _Remedies(
+        missing=math.ceil(max(math.ceil(load.excess) - gap, 0.0)),
+        faster=faster(required_drain_rate(*burst, gap, mode)) if load.excess > gap and missing < math.inf else "",
+        largest=largest,
+        peak=peak if peak > xstage.capacity_total_bytes else None,
+        of_sm=of_sm if of_sm > xstage.capacity_per_producer_bytes else None,
+    )
     return Audit(
-        fits=fits,
+        fits=steady_stall == 0 and first_stall == 0,
+        fits_long_run=steady_stall == 0,
         t_iss_us=us(load.t_iss0 + steady_stall),
         stall_us=us(steady_stall),
         first_stall_us=us(first_stall),
         recovery_gap_us=us(needed) if needed < math.inf else None,
         missing_gap_us=us(missing) if missing < math.inf else None,
-        long_run_gap_us=us(long_run),
-        peak_bytes=math.ceil(max(load.peak, 0.0)),
-        largest_burst_bytes=math.floor(largest) if largest < math.inf else None,
+        long_run_gap_us=us(math.ceil(max(load.excess, 0.0))),
+        peak_bytes=peak,
+        peak_sm_bytes=of_sm,
+        largest_burst_bytes=largest,
         rate_margin_gbs=gbs(xstage.drain_kbs - _rate(load.total, load.t_iss0 + gap)),
         capacity_margin_bytes=math.floor(load.capacity - max(load.peak, 0.0)),
         phase=phase(*burst, gap, mode),
-        advice="piggyback" if fits else "reshape",
-        reason=_reason(
-            xstage, load, gap, steady_stall, first_stall, missing, nominal or ("drain rate", xstage.drain_kbs)
-        ),
+        advice="piggyback" if steady_stall == 0 else "reshape",
+        reason=_reason(xstage, load, gap, steady_stall, first_stall, remedies),
     )
 
 
+class _Remedies(NamedTuple):
+    """What removes a stall. `missing`: ps of gap; `faster`: in words, empty where no rate does by itself; `largest`: bytes
+    of a burst, None where any size fits; `peak` and `of_sm`: bytes of a GPU and of an SM, None where there are as many.
+    """
+
+    missing: int
+    faster: str
+    largest: int | None
+    peak: int | None
+    of_sm: int | None
+
+    @property
+    def longer(self) -> str:
+        gap = f"{format_time(self.missing, 'up')} more computation between bursts"
+        return f"{gap}, or {self.faster}" if self.faster else gap
+
+    @property
+    def smaller(self) -> str:
+        room = ", ".join([
+            *([format_size(self.peak, "up")] if self.peak else []),
+            *([f"{format_size(self.of_sm, 'up')} an SM"] if self.of_sm else []),
+        ])  # fmt: skip
+        sizes = [f"bursts of at most {format_size(self.largest, 'down')} a producer"] if self.largest else []
+        return ", or ".join([*sizes, f"a stage that holds {room}"])
+
+
+def _room(load: _Load) -> tuple[int, int]:
+    """Whole bytes of a GPU's stage, and of each SM's, in which one burst does not stall."""
+    peak = math.ceil(max(load.peak, 0.0))
+    of_sm = math.ceil(peak / load.producers) if peak else 0
+    return peak, of_sm + (load.producers * of_sm < peak)  # the division may have rounded down
+
+
+def _largest(stage: XStage, producers: float) -> int | None:
+    """Whole bytes of the largest burst that does not stall, None for any size."""
+    exact = knee(stage, producers)
+    if exact == math.inf:
+        return None
+    whole: int = math.floor(exact)
+    stalls = bool(stall(stage, producers, whole, mode="isolated") > 0)
+    return whole - stalls  # the knee may have rounded up
+
+
 def _reason(
-    stage: XStage,
-    load: _Load,
-    gap: float,
-    steady_stall: float,
-    first_stall: float,
-    missing: float,
-    nominal: tuple[str, float],
+    stage: XStage, load: _Load, gap: float, steady_stall: float, first_stall: float, remedies: _Remedies
 ) -> str:
     """The audit in one sentence."""
     if load.total == 0:
         return "Nothing is stored, so nothing waits."
-    rate = gbs(_rate(load.total, load.t_iss0 + gap))
-    offered, drains = (f"{value:.4g} GB/s" for value in (rate, gbs(stage.drain_kbs)))
+    offered, drains = (f"{gbs(rate):.4g} GB/s" for rate in (_rate(load.total, load.t_iss0 + gap), stage.drain_kbs))
     peak, holds = format_size(max(load.peak, 0.0)), format_size(load.capacity)
+    within = f"{offered} in the long run is within the {drains} that drains"
+    over = f"peaks at {peak}, over the {holds} that the stage holds"
     if steady_stall == 0 and first_stall == 0:
-        return (
-            f"A burst peaks at {peak} of the {holds} that the stage holds, and {offered} in the long run is within "
-            f"the {drains} that drains, so nothing waits."
+        fills = (
+            f"peaks at {peak} of the {holds} that the stage holds"
+            if load.peak > 0
+            else "drains as fast as it is issued"
         )
-    causes, longer, smaller = [], "", ""
-    if first_stall > 0:
-        causes.append(f"a burst peaks at {peak}, over the {holds} that the stage holds")
-        smaller = f"bursts of at most {format_size(knee(stage, load.producers), 'down')} a producer"
-        smaller += f", or a stage that holds {format_size(math.ceil(load.peak), 'up')}"
+        return f"A burst {fills}, and {within}, so nothing waits."
+    if steady_stall == 0:
+        return (
+            f"{within}, so no burst waits once producers have drifted apart. If all start the first one together, it waits "
+            f"{format_time(first_stall)}, and the next ones less and less: it {over}. What removes that, too: "
+            f"{remedies.smaller}."
+        )
+    causes = [f"a burst {over}"] if first_stall > 0 else []
     if load.excess > gap:
         causes.append(f"{offered} in the long run is over the {drains} that drains")
-        longer = f"{format_time(math.ceil(load.excess) - gap, 'up')} more computation between bursts"
-        if missing < math.inf:
-            name, kbs = nominal
-            enough = math.ceil(rate * kbs / stage.drain_kbs)
-            longer += f", or a {name} of {enough} GB/s"
-    waits = f"each burst waits {format_time(steady_stall)}" if steady_stall > 0 else ""
-    waits = waits or f"the first burst waits {format_time(first_stall)}, until the producers have drifted apart"
-    if (
-        longer and smaller and missing < math.inf
-    ):  # producers that drift apart need smaller bursts for the first one only
-        remedy = f": {longer}; for the first burst, too: {smaller}"
-    elif longer and smaller:
-        remedy = f" together: {longer}, and {smaller}"
-    else:
-        remedy = f": {longer or smaller}"
-    sentence = f"{', and '.join(causes)}, so {waits}; what removes it{remedy}."
+    remedy = f": {remedies.longer if load.excess > gap else remedies.smaller}"
+    if load.excess > gap and first_stall > 0:
+        # producers that drift apart need smaller bursts for the first one only
+        both = f": {remedies.longer}; for the first burst, too: {remedies.smaller}"
+        remedy = both if remedies.faster else f" together: {remedies.longer}, and {remedies.smaller}"
+    sentence = f"{', and '.join(causes)}, so each burst waits {format_time(steady_stall)}; what removes it{remedy}."
     return sentence[0].upper() + sentence[1:]
 
 

@@ -65,6 +65,10 @@ class Checked(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def __dir__(self) -> list[str]:
+        """Without the names that pydantic gives every model, which would hide the few of its own."""
+        return [name for name in super().__dir__() if name.startswith("__") or not hasattr(BaseModel, name)]
+
     @model_validator(mode="before")
     @classmethod
     def _only_known_keys(cls, data: Any) -> Any:

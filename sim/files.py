@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from .arguments import check_path
 from .errors import InputError
 
 
@@ -50,6 +51,7 @@ def check_output(path: str | Path, option: str, allowed: tuple[str, ...]) -> Non
 
     A missing folder is made below the working folder, such as `out/`. Anywhere else it is refused: the path is mistyped.
     """
+    check_path(path, option)
     target = Path(path)
     if not target.name:
         raise InputError("names no file", field=option, allowed=allowed)

@@ -119,6 +119,10 @@ class Machine(Checked):
         """A machine from plain data with quantities as text. Raises `InputError` naming the field."""
         return check(cls, data, where)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As plain data for other processes: types of numbers with sources have no name that pickle could look up."""
+        return Machine.parse, (self.model_dump(mode="json", exclude_none=True),)
+
     def __repr__(self) -> str:
         return f"<Machine {self.name}: {self.gpus} GPUs of {self.sms} SMs, {self.interconnect.kind.value}>"
 
@@ -126,6 +130,7 @@ class Machine(Checked):
 
     @property
     def sms(self) -> int:
+        """SMs of a GPU."""
         return self.compute.sms.value
 
     @property
@@ -135,6 +140,7 @@ class Machine(Checked):
 
     @property
     def granule_bytes(self) -> int:
+        """Size of the pieces that stores are cut into."""
         return self.stage.granule.value
 
     @overload

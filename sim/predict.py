@@ -20,11 +20,11 @@ import numpy as np
 
 from .errors import InputError
 from .execute import simulate
+from .mirror import mirrored
 from .predict_parts import Part, part_of_run_us
 from .routing import balanced
 from .schedules import attention_a2a, megamoe, tensor_parallel
 from .tile_cost import needed, needed_wiring
-from .topology import mirrored
 from .units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _work(case: Case) -> tuple[float, str, float, float]:
         activations = shape.format.activation_bits / 8
         memory = touched * 3 * h * i * shape.format.weight_bits / 8 + rows * (activations * (h + 2 * i) + 2 * h)
         wire = rows * (shape.pull_bytes + shape.return_bytes(h)) * (shape.ranks - 1) / shape.ranks
-        return 6.0 * rows * h * i, shape.format.math, memory, wire
+        return shape.flops(rows), shape.format.math, memory, wire
     if isinstance(shape, attention_a2a.Attention):
         assert isinstance(case, AttentionCase)
         sent = 0 if case.policy.name == "compute_only" else shape.output_bytes_sent + case.bytes_before

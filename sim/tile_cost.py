@@ -3,9 +3,15 @@
     main loop = max( MMA       2 BM BN K FLOPs at one SM's share of the peak, times the efficiency of the data type, and what
                                the warps that issue it do in turn with it,
                      feed      bytes that come from L2 into the SM, by what one SM takes in,
-                     L2        the same bytes and the SM's share of what HBM writes into L2, by its share of the throughput,
-                     weights   bytes that the tiles running at the same time read from HBM, by its rate ) + fixed
+                     L2        the same bytes and their part of what HBM writes into L2, by the SM's share of the throughput,
+                     weights   its bytes that come from HBM, by the rate that HBM has for it ) + fixed
     epilogue  = max(elements / epilogue rate, floor)
+
+HBM is shared between the tiles of a round, as many as there are SMs: those that it holds up get one rate, the highest with
+which HBM gives the round's bytes in the round's time; tiles that read the same weights get them together. What a tile does
+not take because something else holds it up, others get (max-min fair). So tiles of one kind take the time of the round's
+bytes. Where an order mixes tiles of L1 and L2, short ones are not charged with the bytes of long ones, and HBM has always
+given its bytes by the time they are charged.
 
 The data banks of L2 serve reads of SMs and fills from HBM alike (Nsight Compute counts both as `lts__d_sectors`, the latter
 also as `lts__d_sectors_fill_device`). So a batch that reads each weight tile from HBM for the few m-blocks of its expert is
@@ -17,9 +23,9 @@ FP32 sums after each 128 of K. Two warpgroups hide the latter behind each other'
 arXiv 2412.19437, section 3.3.2).
 
 Whether a weight tile comes from HBM is decided by its reuse distance in the nominal order of tiles: it is an L2 hit if the
-distinct bytes touched since its last use fit into the share of L2 that keeps weights. Tiles that run at the same time (one
-for each SM) fetch a weight tile once. So small batches are bound by streaming weights, and an order that crosses experts
-can lose hits. Activations come from L2: they were written there shortly before.
+distinct bytes touched since its last use fit into the share of L2 that keeps weights. Tiles of a round fetch a weight tile
+once, and wait for it together. So small batches are bound by streaming weights, and an order that crosses experts can lose
+hits. Activations come from L2: they were written there shortly before.
 
 Not modelled: clock and power limits (they are inside the efficiency), L2 slices, and the departure of the order that ran
 from the nominal one.
@@ -117,15 +123,66 @@ def _or(machine: Machine, name: str, otherwise: float) -> float:
 
 
 def main_loop_ps(
-    costs: TileCosts, flops: Numbers, feed_bytes: Numbers, hbm_bytes: Numbers, in_turn_us: Floats | float = 0.0
+    costs: TileCosts,
+    flops: Numbers,
+    feed_bytes: Numbers,
+    hbm_bytes: Numbers,
+    in_turn_us: Floats | float = 0.0,
+    users: Numbers | int = 1,
 ) -> Ints:
-    """Main loops of tiles in ps. `hbm_bytes` is what the GPU reads from HBM for a tile and its contemporaries, `in_turn_us`
-    what the math warps do in turn with their MMA.
+    """Main loops of tiles in ps, [tiles] in nominal order. `hbm_bytes` is what a tile waits for from HBM, together with as
+    many `users` of its round, itself included; `in_turn_us` what the math warps do in turn with their MMA.
     """
     us = np.maximum(flops / costs.mma_flops_per_us + in_turn_us, feed_bytes / costs.feed_bytes_per_us)
-    us = np.maximum(us, hbm_bytes / costs.hbm_bytes_per_us)
-    us = np.maximum(us, (feed_bytes * costs.sms + hbm_bytes) / costs.l2_bytes_per_us)
-    return _whole_ps(us + costs.fixed_us)
+    us = np.maximum(us, _with_fills(costs, feed_bytes, hbm_bytes / users) * costs.sms / costs.l2_bytes_per_us)
+    return _whole_ps(_held_up_by_hbm(costs, us, hbm_bytes, users) + costs.fixed_us)
+
+
+def _with_fills(costs: TileCosts, feed_bytes: Numbers, hbm_bytes: Numbers) -> Floats:
+    """Bytes that L2 moves for each tile, the fills of a round in proportion to what SMs read: they slow all reads alike."""
+    feed, fills = _by_round(costs, feed_bytes), _by_round(costs, hbm_bytes)
+    share = np.zeros(feed.shape)
+    total = feed.sum(axis=1, keepdims=True)
+    np.divide(feed, total, out=share, where=total > 0)
+    running = _tiles_of_round(costs, len(feed_bytes))[:, None]
+    moved = feed + share * fills.sum(axis=1, keepdims=True) * running / costs.sms
+    return np.asarray(moved.ravel()[: len(feed_bytes)])
+
+
+def _held_up_by_hbm(costs: TileCosts, us: Floats, hbm_bytes: Numbers, users: Numbers | int) -> Floats:
+    """`us` of each tile, or what HBM takes for its bytes where that is longer.
+
+    For what it gives to a round of n tiles HBM needs n * bytes / rate of the SMs' time. Tiles take max(us, bytes * x), and
+    x is the smallest with which they take that time in all. Their sum is convex and piecewise linear in x, the largest of
+    the lines that belong to the k tiles with the least us / bytes, so x is the least of where these lines reach it. Alone a
+    tile gets all that HBM gives.
+    """
+    alone, own = _by_round(costs, us), _by_round(costs, hbm_bytes)
+    first_held_up = np.full(alone.shape, np.inf)
+    np.divide(alone, own, out=first_held_up, where=own > 0)
+    by_bound = np.argsort(first_held_up, axis=1)
+    bytes_held_up = np.cumsum(np.take_along_axis(own, by_bound, axis=1), axis=1)
+    others = alone.sum(axis=1, keepdims=True) - np.cumsum(np.take_along_axis(alone, by_bound, axis=1), axis=1)
+    given = _by_round(costs, hbm_bytes / users).sum(axis=1)
+    needed_us = given * _tiles_of_round(costs, len(us)) / costs.hbm_bytes_per_us
+    reached = np.full(alone.shape, np.inf)
+    np.divide(needed_us[:, None] - others, bytes_held_up, out=reached, where=bytes_held_up > 0)
+    reads = own.any(axis=1, keepdims=True)
+    us_of_byte = np.maximum(reached.min(axis=1, keepdims=True), 1 / costs.hbm_bytes_per_us)
+    held_up = own * np.where(reads, us_of_byte, 0.0)
+    return np.asarray(np.maximum(alone, held_up).ravel()[: len(us)])
+
+
+def _by_round(costs: TileCosts, values: Numbers) -> Floats:
+    """[tiles] in rounds of one tile for each SM, [rounds, sms]; the last one is filled up with zeros."""
+    padded = np.zeros(-(-len(values) // costs.sms) * costs.sms)
+    padded[: len(values)] = values
+    return padded.reshape(-1, costs.sms)
+
+
+def _tiles_of_round(costs: TileCosts, tiles: int) -> Ints:
+    """How many tiles each round has, [rounds]."""
+    return np.minimum(costs.sms, tiles - np.arange(0, tiles, costs.sms))
 
 
 def epilogue_ps(costs: TileCosts, elements: Any, phase: Literal["requantise", "scatter"]) -> Ints:
@@ -139,12 +196,17 @@ def _whole_ps(us: Floats) -> Ints:
     return np.ceil(us * PS_PER_US).astype(np.int64)
 
 
-def bytes_from_hbm(costs: TileCosts, weight_bytes: Ints, hits: NDArray[np.bool_]) -> Floats:
-    """Bytes of weights that HBM gives for each tile and those that run at the same time, [tiles] in nominal order."""
-    missed = weight_bytes * ~hits
-    rounds = np.arange(len(missed)) // costs.sms
-    by_round = np.bincount(rounds, weights=missed, minlength=1)
-    return np.asarray(by_round[rounds])
+def bytes_from_hbm(costs: TileCosts, weight: Ints, weight_bytes: Ints, hits: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Bytes of weights that each tile waits for from HBM, and how many of its round wait for them, [tiles] in nominal order.
+
+    `weight` names weight tiles, as for `l2_hits`. Of a round, what one tile misses all tiles with these weights wait for.
+    """
+    rounds = np.arange(len(weight)) // costs.sms
+    names = rounds * (weight.max(initial=0) + 1) + weight
+    _, which, users = np.unique(names, return_inverse=True, return_counts=True)
+    is_missed = np.zeros(len(users), dtype=bool)
+    is_missed[which[~hits]] = True
+    return weight_bytes * is_missed[which], users[which]
 
 
 def l2_hits(

@@ -28,7 +28,7 @@ TAGS = ("phase", "expert", "m_block", "n_block")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """The outcome of one run with the Program and the Fabric that it belongs to. Made by `execute.simulate`."""
+    """What happened in one run, as tables: `run(...).trace`, made by `execute.simulate`."""
 
     program: Program
     fabric: Fabric
@@ -36,6 +36,7 @@ class Trace:
     outcome: Outcome
     engine: str
     level: str
+    """How much was kept: off, summary or full. `lanes` and `ports` are always there."""
     wall_s: float
 
     @property

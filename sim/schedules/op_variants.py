@@ -25,6 +25,8 @@ from ..program_builder import ProgramBuilder
 COLUMNS = ("kind", "counter", "count", "target", "stride", "bytes", "duration_ps", "flags")
 
 Ints = NDArray[np.int64]
+Op = Mapping[str, Any]
+"""Keywords of `ProgramBuilder.ops`; each is one value, or one for each variant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +37,8 @@ class OpVariants:
     n_ops: int
 
 
-def op_variants(builder: ProgramBuilder, variants: int, ops: Sequence[Mapping[str, Any]]) -> OpVariants:
-    """Append `ops`, in order, for each of `variants`. Each column of an op is one value, or one for each variant."""
+def op_variants(builder: ProgramBuilder, variants: int, ops: Sequence[Op]) -> OpVariants:
+    """Append `ops`, in order, for each of `variants`."""
     table = {name: np.zeros((variants, len(ops)), dtype=np.int64) for name in COLUMNS}
     table["counter"][:] = NO_COUNTER
     for place, op in enumerate(ops):

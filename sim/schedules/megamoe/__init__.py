@@ -8,10 +8,9 @@ order.py       the order of tiles under each policy, and its ring
 tiles.py       tile tasks, and how groups take them; links.py the counters that hold them together
 pull.py, returns.py, unfused.py   what moves rows
 collective.py, combine.py, flags.py   barriers, and what follows the last one
-emit.py        repeated runs of ops, for all of these
 size.py        how many ops that will be
 build.py       all of it together
-counts.py, memory.py   FLOPs and bytes of HBM of a call
+memory.py      bytes of HBM and of the L2 cache of a call
 departure.py   how far the order that ran departs from the nominal one
 in_place.py    the same call with nothing that travels
 l2_tiles.py    spans and stalls of L2 tiles, as an instrumented kernel measures them

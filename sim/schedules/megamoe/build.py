@@ -2,7 +2,7 @@
 
 All ranks are simulated, or one against its mirror image (`ranks="symmetric"`): GPU 0 runs the busiest rank, GPU 1 stands
 for all others. A call ends with its slowest rank, which is about the one with the most m-blocks: ranks with equally many
-rows differ in them, as a last block is computed whole. Run it on `topology.mirrored(fabric)`, where both directions share
+rows differ in them, as a last block is computed whole. Run it on `mirror.mirrored(fabric)`, where both directions share
 GPU 0's egress and one ingress, so that what the peers would pull from the rank and store to it competes with its own
 traffic as in the whole run.
 """
@@ -26,7 +26,6 @@ from ...routing import Routing
 from .blocks import blocks_of
 from .collective import Receivers, add_collective
 from .combine import rows_to_combine
-from .counts import flops
 from .departure import nominal_hits_pct
 from .flags import Flags, left_of
 from .kernel import Kernel, WaveTile, choose
@@ -227,9 +226,7 @@ def _meta(
         "lead_rows": leads if isinstance(policy, Interleaved) else None,
         "m_block_fill": _fill(kernel, built),
         "math": shape.format.math,
-        "flops": [
-            flops(int(rank.blocks.rows.sum()), hidden=shape.hidden, intermediate=shape.intermediate) for rank in built
-        ],
+        "flops": [shape.flops(int(rank.blocks.rows.sum())) for rank in built],
         "memory_bytes": [memory_bytes(rank) for rank in built],
         "weight_hits_pct": [
             nominal_hits_pct(kernel, shape, rank.costs, rank.order.tiles, rank.blocks.expert) for rank in built

@@ -30,8 +30,8 @@ from ...program import COMPUTE, SIGNAL, WAIT
 from ...program_builder import ProgramBuilder, Seat
 from ...tile_cost import needed
 from ...units import PS_PER_US
+from ..op_variants import Op, op_variants
 from .combine import Done, add_combine, add_early_combine
-from .emit import Op, op_rows
 from .flags import Flags
 from .grouped_gemm import activated_rows, expanded_bytes
 from .shape import MegaMoe
@@ -150,7 +150,7 @@ def _launches(rank: Rank) -> list[list[Op]]:
 
 def _add_lane(builder: ProgramBuilder, gpu: int, tasks: Sequence[tuple[str, list[Op]]], start_ps: int) -> None:
     n_ops = np.array([len(ops) for _, ops in tasks])
-    first = op_rows(builder, [op for _, ops in tasks for op in ops], 1)[0]
+    first = op_variants(builder, 1, [op for _, ops in tasks for op in ops]).first[0]
     run = builder.runs(first + np.cumsum(n_ops) - n_ops, n_ops)
     numbers = [builder.tasks(run + i, 1, phase=phase) for i, (phase, _) in enumerate(tasks)]
     plan = builder.plan(repeat=[builder.queue(numbers)])

@@ -184,10 +184,7 @@ def choose(
     if sms < 1:
         raise InputError("is less than a cluster", field="compute.sms", value=machine.sms, allowed=f"{cluster} or more")
     l1_block_n = _l1_columns(shape, policy, sms) if isinstance(policy, Split) and not swap_ab else block_n
-    columns = block_n * cluster
-    for name, size, divisor in (("intermediate", shape.intermediate, columns // 2), ("hidden", shape.hidden, columns)):
-        if size % divisor:
-            raise InputError("does not divide into tiles", field=name, value=size, allowed=f"a multiple of {divisor}")
+    _check_divides(shape, block_n * cluster)
     return Kernel(
         family=family,
         block_m=block_m,
@@ -268,6 +265,24 @@ def _l1_columns(shape: MegaMoe, policy: Split, sms: int) -> int:
         allowed = [n for n in rules_sm90.SPLIT_L1_BLOCK_N if 2 * shape.intermediate % n == 0]
         raise InputError("is no tile of this kernel", field="l1_block_n", value=l1_block_n, allowed=allowed)
     return l1_block_n
+
+
+def _check_divides(shape: MegaMoe, columns: int) -> None:
+    """Raises `InputError` with all sizes that do not divide into tasks of so many columns, and the next that do."""
+    odd = [
+        (name, size, divisor)
+        for name, size, divisor in (
+            ("intermediate", shape.intermediate, columns // 2),
+            ("hidden", shape.hidden, columns),
+        )
+        if size % divisor
+    ]
+    if not odd:
+        return
+    wanted = [f"a multiple of {divisor}, {size + -size % divisor} is the next" for _, size, divisor in odd]
+    others = [f"{name} = {size}" for name, size, _ in odd[1:]]
+    allowed = "; for ".join([wanted[0], *(f"{other} {want}" for other, want in zip(others, wanted[1:], strict=True))])
+    raise InputError("does not divide into tiles", field=odd[0][0], value=odd[0][1], allowed=allowed)
 
 
 def _check_form(family: Family, policy: Policy, swap_ab: bool, tile: WaveTile) -> None:

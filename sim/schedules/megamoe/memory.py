@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .combine import combine_bytes
-from .tiles import Rank, shares_weights, weight_hits
+from .tiles import Rank, shares_weights, weight_hits, weight_names
 
 
 def memory_bytes(rank: Rank) -> dict[str, int]:
@@ -21,9 +21,7 @@ def memory_bytes(rank: Rank) -> dict[str, int]:
     is_shared = blocks.is_shared[tiles.block]
     weights = kernel.weight_bytes(shape, tiles.l2, is_shared)
     missed = ~weight_hits(kernel, shape, rank.costs, tiles, expert, rows)
-    width = kernel.l1_n_blocks + kernel.l2_n_blocks
-    name = expert * width + np.where(tiles.l2, kernel.l1_n_blocks, 0) + tiles.n
-    _, first = np.unique(name, return_index=True)
+    _, first = np.unique(weight_names(kernel, tiles, expert), return_index=True)
     read = int(weights[missed].sum())
     return {
         "hbm_weights": read,

@@ -23,9 +23,9 @@ from ...errors import InputError
 from ...program import COMPUTE, LOAD, SIGNAL, WAIT
 from ...program_builder import ProgramBuilder, Seat
 from ...tile_cost import needed
+from ..op_variants import Op, op_variants
 from . import rules_sm90 as rules
 from .blocks import Blocks, Ints
-from .emit import Op, op_rows
 from .kernel import Kernel
 from .links import NONE
 from .order import Order
@@ -87,7 +87,7 @@ def _row_by_row(builder: ProgramBuilder, rank: Rank, loaded: int, n_rows: Ints) 
             "duration_ps": int(needed(rank.machine, "pull_row")),
         },
     ]
-    first = op_rows(builder, ops, len(by_lane))[0]
+    first = op_variants(builder, len(by_lane), ops).first[0]
     return first + (np.cumsum(n_rows) - n_rows) * len(ops), n_rows * len(ops)
 
 

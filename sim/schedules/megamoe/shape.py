@@ -115,6 +115,14 @@ class MegaMoe:
         bits, group = COMBINE_BITS_AND_GROUP[self.combine]
         return elements * bits // 8 + (elements // group if group else 0)
 
+    def flops(self, rows: int) -> int:
+        """FLOPs of a rank for the (token, top-k slot) pairs that it receives, its own included: 6 R H I.
+
+        2 for multiply and add, 3 for the gate, up and down matrices. So counts the benchmark of the public kernels
+        (`tests/test_mega_moe.py` of https://github.com/deepseek-ai/DeepGEMM): published TFLOPS follow from published times.
+        """
+        return 6 * rows * self.hidden * self.intermediate
+
 
 # Policies. None means: as the public kernel chooses (rules.py).
 

@@ -22,8 +22,8 @@ from ... import tile_cost
 from ...program import ACQUIRE, COMPUTE, RELEASE, SIGNAL, STORE, UNTIL_EXHAUSTED, WAIT
 from ...program_builder import ProgramBuilder, Seat
 from ...routing import stable_order
+from ..op_variants import Op, op_variants
 from .blocks import Blocks
-from .emit import Op, op_rows
 from .kernel import Kernel
 from .links import NONE, Links, part_of_tile, tiles_of_part
 from .order import Order, Tiles
@@ -68,11 +68,17 @@ def main_loops_ps(rank: Rank) -> Ints:
         full = kernel.feed_bytes(shape, tiles.l2, np.full_like(rows, kernel.block_m), alone)
         given = np.where(tiles.l2, shape.l2_main_loop_ps, shape.l1_main_loop_ps)
         return np.ceil(given * (feed / full)).astype(np.int64)
-    hits = weight_hits(kernel, shape, rank.costs, tiles, blocks.expert[tiles.block], rows)
-    hbm = tile_cost.bytes_from_hbm(rank.costs, kernel.weight_bytes(shape, tiles.l2, is_shared), hits)
     flops = 2.0 * kernel.computed_rows(rows) * kernel.columns(tiles.l2) * kernel.depth(shape, tiles.l2)
     feed = kernel.feed_bytes(shape, tiles.l2, rows, shares_weights(rank), is_shared)
-    return tile_cost.main_loop_ps(rank.costs, flops, feed, hbm, _in_turn_us(rank))
+    weights = weight_names(kernel, tiles, blocks.expert[tiles.block])
+    weight_bytes = kernel.weight_bytes(shape, tiles.l2, is_shared)
+    hits = weight_hits(kernel, shape, rank.costs, tiles, blocks.expert[tiles.block], rows)
+    in_turn = _in_turn_us(rank)
+    loops = np.empty(len(rows), dtype=np.int64)
+    for mine in (~tiles.l2, tiles.l2) if rank.links.l2_launched else (slice(None),):  # launches share no round of tiles
+        hbm, users = tile_cost.bytes_from_hbm(rank.costs, weights[mine], weight_bytes[mine], hits[mine])
+        loops[mine] = tile_cost.main_loop_ps(rank.costs, flops[mine], feed[mine], hbm, in_turn[mine], users)
+    return loops
 
 
 def _in_turn_us(rank: Rank) -> Any:
@@ -100,14 +106,18 @@ def weight_hits(
     kernel: Kernel, shape: MegaMoe, costs: tile_cost.TileCosts, tiles: Tiles, expert: Ints, rows: Ints
 ) -> NDArray[np.bool_]:
     """Whether tiles of one rank, in the order given, find their weights in L2; `expert` and `rows` are by tile."""
-    width = kernel.l1_n_blocks + kernel.l2_n_blocks
     return tile_cost.l2_hits(
         costs,
-        expert * width + np.where(tiles.l2, kernel.l1_n_blocks, 0) + tiles.n,
+        weight_names(kernel, tiles, expert),
         kernel.weight_bytes(shape, tiles.l2, expert < shape.shared_experts),
         2 * tiles.block + tiles.l2,
         kernel.computed_rows(rows) * kernel.depth(shape, tiles.l2) * shape.format.activation_bits // 8,
     )
+
+
+def weight_names(kernel: Kernel, tiles: Tiles, expert: Ints) -> Ints:
+    """A number for the weights of each tile; `expert` is by tile."""
+    return expert * (kernel.l1_n_blocks + kernel.l2_n_blocks) + np.where(tiles.l2, kernel.l1_n_blocks, 0) + tiles.n
 
 
 def add_tiles(builder: ProgramBuilder, rank: Rank) -> None:
@@ -309,7 +319,7 @@ def _sm100_runs(builder: ProgramBuilder, rank: Rank, duration: Ints) -> tuple[In
         (block, time), which = _variants(block_of_task, duration[tasks].max(axis=1))
         before, loop = _main_loop(rank, l2, block, time)
         ops = [*before, *take, *loop, *full]
-        _fill(found, (tasks, 0), op_rows(builder, ops, len(block))[which], len(ops))
+        _fill(found, (tasks, 0), op_variants(builder, len(block), ops).first[which], len(ops))
         for cta in range(cluster):
             n = order.n[cta::cluster][tasks]
             part = np.zeros_like(n) if l2 else part_of_tile(rank.kernel, rank.links.parts)[n]
@@ -317,7 +327,7 @@ def _sm100_runs(builder: ProgramBuilder, rank: Rank, duration: Ints) -> tuple[In
             free: list[Op] = [{"kind": RELEASE, "counter": cta, "count": 1}]
             tail = _l2_epilogue(rank, block, free) if l2 else _l1_epilogue(rank, block, part, free)
             ops = [{"kind": ACQUIRE, "counter": cluster + cta, "count": 1}, *tail]
-            _fill(found, (tasks, 1 + cta), op_rows(builder, ops, len(block))[which], len(ops))
+            _fill(found, (tasks, 1 + cta), op_variants(builder, len(block), ops).first[which], len(ops))
     return found
 
 
@@ -336,5 +346,5 @@ def _sm90_runs(builder: ProgramBuilder, rank: Rank, duration: Ints) -> tuple[Int
             before, loop = _main_loop(rank, l2, block, time)
             tail = _l2_epilogue(rank, block, []) if l2 else _l1_epilogue(rank, block, part, [])
             ops = [*before, *mine, *loop, *other, *tail]
-            _fill(found, (tasks, cta), op_rows(builder, ops, len(block))[which], len(ops))
+            _fill(found, (tasks, cta), op_variants(builder, len(block), ops).first[which], len(ops))
     return found

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...program import SIGNAL, STORE, WAIT
 from ...program_builder import ProgramBuilder, Seat
-from .emit import Op, op_rows
+from ..op_variants import Op, op_variants
 from .returns import Ints, Pieces
 from .tiles import Rank
 
@@ -33,7 +33,7 @@ def add_return(builder: ProgramBuilder, rank: Rank, pieces: Pieces, visible: Int
         {"kind": SIGNAL, "counter": rank.links.l2_done, "count": pieces.rows},
     ]
     index = np.arange(n)
-    runs = builder.runs(op_rows(builder, ops, n), len(ops)) + index
+    runs = builder.runs(op_variants(builder, n, ops).first, len(ops)) + index
     expert = blocks.expert[pieces.block]
     tasks = builder.tasks(runs, 1, phase="return", expert=expert, m_block=pieces.block) + index
     sm, n_tasks = np.unique(pieces.sm, return_counts=True)

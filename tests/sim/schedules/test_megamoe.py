@@ -394,8 +394,25 @@ def test_a_shared_expert_is_neither_pulled_nor_returned() -> None:
         (SM90, Split(launch_gap_ps=-1), {}, "launch_gap_ps = -1: must not be negative"),
         (SM90, Alternating(), {}, "is a schedule of SM100 kernels"),
         (SM90, ExpertWave(), {"numbers": "fp4"}, "needs FP4 Tensor Cores"),
-        (SM100, ExpertWave(), {"hidden": 1000}, r"hidden = 1000: does not divide into tiles \(.* a multiple of 256\)"),
-        (SM100, ExpertWave(), {"intermediate": 500}, r"intermediate = 500: .* \(allowed: a multiple of 128\)"),
+        (
+            SM100,
+            ExpertWave(),
+            {"hidden": 1000},
+            r"hidden = 1000: does not divide into tiles \(.* a multiple of 256, 1024 is the next\)",
+        ),
+        (
+            SM100,
+            ExpertWave(),
+            {"intermediate": 500},
+            r"intermediate = 500: .* \(allowed: a multiple of 128, 512 is the next\)",
+        ),
+        (
+            SM100,
+            ExpertWave(),
+            {"hidden": 2880, "intermediate": 2880},
+            r"intermediate = 2880: does not divide into tiles "
+            r"\(allowed: a multiple of 128, 2944 is the next; for hidden = 2880 a multiple of 256, 3072 is the next\)",
+        ),
         (SM100, ExpertWave(experts_per_wave=0), {}, "must be at least 1"),
         (PORTABLE, ExpertWave(), {}, "numbers = 'w8a8, combine bf16': are not those of the portable kernel"),
         (PORTABLE, Split(), {"numbers": "bf16"}, "is a schedule of SM90 kernels"),
