@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..sim.schedules import attention_a2a
 
 SIZES = ("heads", "tokens")
-_PLAIN = {"sms": "reserved_sms", "launch": "launch_ps", "a2a": "a2a_kbs", "permute": "permute_kbs"}
+_PLAIN = {"sms": "reserved_sms", "launch": "launch_ps", "rate": "rate_kbs", "permute": "permute_kbs"}
 """What the schedule calls the keys of a policy that it has other names for."""
 ROTATION = Setting("rotation", "each rank begins with the rows of the next", (False, True))
 
@@ -58,7 +58,7 @@ class Serial(Checked):
 
     name: Literal["serial"]
     launch: Time | None = None
-    a2a: Rate | None = None
+    rate: Rate | None = None
     permute: Rate | None = None
 
 
@@ -134,7 +134,7 @@ class AttentionWorkload(Workload):
         return None if self.policy.name == "compute_only" else self.with_policy("compute_only", {})
 
     def collective_rates(self) -> tuple[str, ...]:
-        return ("collective_rate",)
+        return ("all_to_all_rate",)
 
     def build(self, machine: Machine, seed: int) -> Program:
         from ..sim.schedules import attention_a2a

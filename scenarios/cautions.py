@@ -355,7 +355,7 @@ def _rate_of_the_policy(machine: Machine, workload: Workload) -> list[tuple[int,
     Each rank sends and takes in (P-1)/P of the data at most, which an AllReduce in the switch counts going and coming.
     """
     policy = getattr(workload, "policy", None)
-    kbs = getattr(policy, "a2a", None) or getattr(policy, "collective", None)
+    kbs = getattr(policy, "rate", None)
     if kbs is None or workload.gpus == 1:
         return []
     counted = 2 if getattr(workload, "algorithm", None) == "in_switch" else 1
@@ -368,7 +368,7 @@ def _rates_of(machine: Machine, work: Work) -> list[str]:
 
     match work:
         case Exchange():
-            return ["collective_rate"]
+            return ["all_to_all_rate"]
         case AttentionKernel() | GemmKernel():
             name = _rate_of(machine, work.shape, work.policy.name)
             return [] if name is None else [name]
@@ -389,7 +389,7 @@ def _rate_of(machine: Machine, shape: Attention | TensorParallel, policy: str) -
         return None
     if isinstance(shape, TensorParallel):
         return "ring_rate"
-    return None if family_of(machine, shape) == "portable" else "collective_rate"
+    return None if family_of(machine, shape) == "portable" else "all_to_all_rate"
 
 
 def _given(machine: Machine, changed: Collection[str], gpus: int, rates: Iterable[str]) -> list[tuple[int, int]]:

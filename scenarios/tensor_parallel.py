@@ -53,7 +53,7 @@ class Serial(Checked):
 
     name: Literal["serial"]
     launch: Time | None = None
-    collective: Rate | None = None
+    rate: Rate | None = None
 
 
 Policy = Annotated[Plain | Reshaped | ReservedSms | Serial, Field(discriminator="name"), choice_by("name")]
@@ -61,7 +61,7 @@ Policy = Annotated[Plain | Reshaped | ReservedSms | Serial, Field(discriminator=
 
 MOST_PIECES = 16
 """Pieces of a tile's store that `reshaped` is tried with."""
-_PLAIN = {"sms": "reserved_sms", "launch": "launch_ps", "collective": "collective_kbs"}
+_PLAIN = {"sms": "reserved_sms", "launch": "launch_ps", "rate": "rate_kbs"}
 """What the schedule calls the keys of a policy that it has other names for."""
 _OPERATIONS = {"gemm_rs": "GEMM + ReduceScatter", "ag_gemm": "AllGather + GEMM", "gemm_ar": "GEMM + AllReduce"}
 

@@ -113,7 +113,7 @@ class InterconnectProfile(Checked):
     `duplex_efficiency` all rates, always. `release` is what a store at system scope that releases earlier ones waits for
     them, in kernels that announce each tile to all ranks. A load request costs what a store of `load_request_fraction` of
     the bytes asked for does, on its sender's egress and the links of the route.
-    A collective of its own starts `collective_launch` after the kernel before it; an All-to-All sends at `collective_rate`,
+    A collective of its own starts `collective_launch` after the kernel before it; an All-to-All sends at `all_to_all_rate`,
     permutations of its data included, an AllGather, ReduceScatter or AllReduce at `ring_rate`, and an AllReduce that the
     switch adds up at `all_reduce_rate`. Both are bus bandwidths: bytes (P-1)/P, for an AllReduce 2 (P-1)/P, by time.
     """
@@ -138,7 +138,7 @@ class InterconnectProfile(Checked):
     load_request_fraction: Sourced[Fraction] = Field(default=not_given(0.0, "load requests cost nothing"))
     reply_arbitration: Sourced[Literal["fifo", "fair"]] = Field(default=not_given("fifo", "first come, first served"))
     collective_launch: Sourced[Time] | None = None
-    collective_rate: Sourced[Rate] | None = None
+    all_to_all_rate: Sourced[Rate] | None = None
     ring_rate: Sourced[Rate] | None = None
     all_reduce_rate: Sourced[Rate] | None = None
 

@@ -211,10 +211,10 @@ def _all_to_all_us(machine: Machine, case: AttentionCase) -> float:
 def exchange_ps(machine: Machine, bytes_sent: int, ranks: int, launches: int = 1) -> int:
     """All-to-Alls of their own, in which one of `ranks` sends so many bytes in all, ps: `launches` and the time to send.
 
-    Bytes leave at the machine's `collective_rate`, or at what its links carry of an All-to-All where that is less. Raises
+    Bytes leave at the machine's `all_to_all_rate`, or at what its links carry of an All-to-All where that is less. Raises
     `InputError` if the machine lacks a number.
     """
-    rate_kbs = min(needed_wiring(machine, "collective_rate"), machine.drain_kbs("all", ranks))
+    rate_kbs = min(needed_wiring(machine, "all_to_all_rate"), machine.drain_kbs("all", ranks))
     return launches * needed_wiring(machine, "collective_launch") - (-bytes_sent * 10**9 // rate_kbs)
 
 

@@ -42,7 +42,7 @@ def test_speedups_are_over_the_first_policy_that_ran(experts):
 
 def test_a_wider_interconnect_exposes_less():
     slow, fast = (
-        xs.layer("flux-1", policies=["piggyback"], overrides={"interconnect.collective_rate": rate}).rows()[0]
+        xs.layer("flux-1", policies=["piggyback"], overrides={"interconnect.all_to_all_rate": rate}).rows()[0]
         for rate in ("80 GB/s", "600 GB/s")
     )
     assert slow["exposed_us"] > 3 * fast["exposed_us"]
@@ -101,8 +101,8 @@ def test_an_assumed_rate_and_links_that_were_changed_are_named_with_the_answer(c
     assert main([*asked, "machine.interconnect.drain_rate=700GB/s"]) == 0
     said = capsys.readouterr().out
     assert "warning: drain_rate of the interconnect changed" in said
-    assert "collective_rate = 87.6 GB/s, which is assumed" in said
-    assert main([*asked, "machine.interconnect.collective_rate=500GB/s", "--json"]) == 0
+    assert "all_to_all_rate = 87.6 GB/s, which is assumed" in said
+    assert main([*asked, "machine.interconnect.all_to_all_rate=500GB/s", "--json"]) == 0
     [sentence] = but_few_tiles(json.loads(capsys.readouterr().out)["warnings"])
     assert "rate of 500 GB/s is above the 346.5 GB/s that ports drain" in sentence
 
@@ -113,7 +113,7 @@ def test_an_assumed_rate_and_links_that_were_changed_are_named_with_the_answer(c
         ("llama-3-8b", "serial", {"interconnect.ring_rate": "500 GB/s"}, "rate of 500 GB/s is above"),
         ("llama-3-8b", "fused", {"interconnect.ring_rate": "500 GB/s"}, None),
         ("llama-3-8b", "fused", {"compute.sms": 100}, "compute.sms changed"),
-        ("deepseek-v3", "expert_wave", {"interconnect.collective_rate": "500 GB/s"}, None),
+        ("deepseek-v3", "expert_wave", {"interconnect.all_to_all_rate": "500 GB/s"}, None),
     ],
 )
 def test_warnings_are_about_what_the_kernels_of_the_block_do(model, policy, changes, named):

@@ -23,8 +23,8 @@ def test_a_model_gives_heads_tokens_and_mask_and_keys_beside_it_replace_them():
     [
         ("serial", Policy("serial")),
         (
-            {"name": "serial", "launch": "20 us", "a2a": "400 GB/s"},
-            Policy("serial", launch_ps=20_000_000, a2a_kbs=400_000_000),
+            {"name": "serial", "launch": "20 us", "rate": "400 GB/s"},
+            Policy("serial", launch_ps=20_000_000, rate_kbs=400_000_000),
         ),
         ({"name": "reserved_sms", "sms": 8}, Policy("reserved_sms", reserved_sms=8)),
         ({"name": "piggyback", "rotation": True}, Policy("piggyback", rotation=True)),

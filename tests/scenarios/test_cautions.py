@@ -46,7 +46,7 @@ LINK = "machine.interconnect.drain_rate"
 
 @pytest.mark.parametrize(
     ("name", "rate"),
-    [("gemm-rs-llama-serial", "ring_rate = 371"), ("attention-wan-serial", "collective_rate = 87.6")],
+    [("gemm-rs-llama-serial", "ring_rate = 371"), ("attention-wan-serial", "all_to_all_rate = 87.6")],
 )
 def test_collectives_that_stay_where_the_links_become_faster_are_named(name, rate):
     sentence, *_ = said(name, **{"machine": "hgx-h100", LINK: "700 GB/s"})
@@ -89,19 +89,19 @@ def test_a_rate_that_the_schedule_does_not_send_at_is_not_named(name, policy):
 
 RING_RATE = "machine.interconnect.ring_rate"
 ALL_REDUCE = "machine.interconnect.all_reduce_rate"
-A2A = "machine.interconnect.collective_rate"
+A2A = "machine.interconnect.all_to_all_rate"
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "given", "reached"),
     [
         ("gemm-rs-llama-serial", {RING_RATE: "600 GB/s"}, 600, 346.5),
-        ("gemm-rs-llama-serial", {"workload.policy": {"name": "serial", "collective": "450 GB/s"}}, 450, 346.5),
-        ("attention-wan-serial", {"workload.policy": {"name": "serial", "a2a": "450 GB/s"}}, 450, 346.5),
+        ("gemm-rs-llama-serial", {"workload.policy": {"name": "serial", "rate": "450 GB/s"}}, 450, 346.5),
+        ("attention-wan-serial", {"workload.policy": {"name": "serial", "rate": "450 GB/s"}}, 450, 346.5),
         ("attention-wan-serial", {A2A: "450 GB/s", LINK: "400 GB/s"}, 450, 396),
         ("gemm-ar-in-switch", {ALL_REDUCE: "900 GB/s", "workload.policy": "serial"}, 900, 539),
         ("gemm-ar-in-switch", {ALL_REDUCE: "900 GB/s", "workload.policy": "fused"}, 900, 539),
-        ("gemm-ar-in-switch", {"workload.policy": {"name": "serial", "collective": "900 GB/s"}}, 900, 693),
+        ("gemm-ar-in-switch", {"workload.policy": {"name": "serial", "rate": "900 GB/s"}}, 900, 693),
     ],
 )
 def test_a_rate_that_somebody_asked_for_is_no_faster_than_the_ports(name, changes, given, reached):
@@ -130,7 +130,7 @@ def test_a_rate_of_the_machine_that_its_ports_hold_up_is_named_with_what_they_dr
     """Of hgx-b200 634 GB/s are assumed; on links of 300 no collective sends faster, and 73 stay as credible as they were."""
     [sentence] = said("attention-wan-serial", machine="hgx-b200", **{LINK: "300 GB/s"})
     assert (
-        "sends at 300 GB/s, which is all that ports drain of collective_rate = 634 GB/s, which is assumed" in sentence
+        "sends at 300 GB/s, which is all that ports drain of all_to_all_rate = 634 GB/s, which is assumed" in sentence
     )
     assert not said("attention-wan-serial", machine="hgx-b200", **{LINK: "80 GB/s"})  # nothing to choose between
 
@@ -138,17 +138,17 @@ def test_a_rate_of_the_machine_that_its_ports_hold_up_is_named_with_what_they_dr
 def test_a_collective_at_a_rate_that_is_assumed_tells_what_else_is_credible():
     """The speedup of the piggybacked stores of this attention is 1.19 at 87.6 GB/s, and next to nothing at 450."""
     [sentence] = said("attention-wan-serial", machine="hgx-h100")
-    assert "collective_rate = 87.6 GB/s, which is assumed; credible are 73 to 450 GB/s" in sentence
+    assert "all_to_all_rate = 87.6 GB/s, which is assumed; credible are 73 to 450 GB/s" in sentence
 
 
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
         ("attention-wan-serial", {"workload.policy": "piggyback"}),
-        ("attention-wan-serial", {"workload.policy": {"name": "serial", "a2a": "300 GB/s"}}),
+        ("attention-wan-serial", {"workload.policy": {"name": "serial", "rate": "300 GB/s"}}),
         (
             "attention-wan-serial",
-            {"machine.interconnect.collective_rate": "300 GB/s"},
+            {"machine.interconnect.all_to_all_rate": "300 GB/s"},
         ),  # chosen, so not a guess of ours
         ("attention-wan-serial", {"machine": "xstage-hopper"}),  # fitted
         ("gemm-rs-llama-serial", {}),
@@ -291,7 +291,7 @@ def attention(machine, granule="1 KiB", **workload):
 
 def test_so_is_that_of_attention():
     """30 KiB of an SM hold 1 granule of 16 KiB; on links of its own each of 7 peers could take one at a time."""
-    mesh = on(MESH | {"interconnect.collective_rate": "350 GB/s"})
+    mesh = on(MESH | {"interconnect.all_to_all_rate": "350 GB/s"})
     [sentence] = attention(mesh, "16 KiB", policy="serial")
     assert "stores to 7 peers from one SM, whose room holds 1 of the granules of 16 KiB" in sentence
     assert not attention(mesh, "4 KiB", policy="serial")

@@ -20,7 +20,7 @@ def scenario(**workload):
         ("fused", Policy("fused")),
         ({"name": "reshaped", "pieces": 2}, Policy("reshaped", pieces=2)),
         ({"name": "reserved_sms", "sms": 16}, Policy("reserved_sms", reserved_sms=16)),
-        ({"name": "serial", "collective": "300 GB/s"}, Policy("serial", collective_kbs=300_000_000)),
+        ({"name": "serial", "rate": "300 GB/s"}, Policy("serial", rate_kbs=300_000_000)),
     ],
 )
 def test_policies_are_written_as_text_or_with_their_terms(written, plain):

@@ -41,7 +41,7 @@ def test_a_second_launch_costs_the_gap_between_kernels():
 def test_an_all_to_all_before_attention_costs_launches_and_bytes():
     wiring = B200.interconnect
     before = replace(ATTENTION, launches=3, bytes_before=10**6)
-    expected_us = 3 * wiring.collective_launch.value / 1e6 + 10**6 / (wiring.collective_rate.value / 1e3)
+    expected_us = 3 * wiring.collective_launch.value / 1e6 + 10**6 / (wiring.all_to_all_rate.value / 1e3)
     assert predict_us(B200, before) - predict_us(B200, ATTENTION) == pytest.approx(expected_us)
 
 

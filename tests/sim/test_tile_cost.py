@@ -226,9 +226,9 @@ def test_a_number_that_the_machine_lacks_is_named() -> None:
 
 def test_a_number_of_the_interconnect_that_nobody_gives_is_named() -> None:
     assert needed_wiring(load_machine("hgx-h100"), "collective_launch") == 16_600_000
-    machine: Machine = load_machine("hgx-h100", {"interconnect.collective_rate": None})
-    with pytest.raises(InputError, match=r"interconnect\.collective_rate: is not given for hgx-h100 with .* = None \("):
+    machine: Machine = load_machine("hgx-h100", {"interconnect.all_to_all_rate": None})
+    with pytest.raises(InputError, match=r"interconnect\.all_to_all_rate: is not given for hgx-h100 with .* = None \("):
         exchange_ps(machine, 10**6, ranks=8)
-    said = r"interconnect\.collective_rate: is not given for hgx-h100 .*, nor by a2a_kbs of the policy"
+    said = r"interconnect\.all_to_all_rate: is not given for hgx-h100 .*, nor by rate_kbs of the policy"
     with pytest.raises(InputError, match=said):
         attention_a2a.build(machine, attention_a2a.Attention(256, 8, ranks=2), attention_a2a.Policy("serial"))

@@ -222,7 +222,7 @@ class _Schedule:
     def _add_copies_after_all(self, rank: int, head: Ints, block: Ints, done: int) -> None:
         """`serial` in one launch: when all tiles are done, comm lanes of all SMs copy them; one waits for the others'."""
         builder, policy = self.builder, self.policy
-        for name in ("launch_ps", "a2a_kbs", "permute_kbs"):
+        for name in ("launch_ps", "rate_kbs", "permute_kbs"):
             if getattr(policy, name) is not None:
                 raise InputError("is what the portable kernel shows itself", field=name, value=getattr(policy, name))
         assert self.copy is not None
@@ -252,7 +252,7 @@ class _Schedule:
                 "kind": STORE,
                 "target": rows[size],
                 "bytes": size * len(peers),
-                "duration_ps": _time_ps(size * len(peers), terms["a2a_kbs"]),
+                "duration_ps": _time_ps(size * len(peers), terms["rate_kbs"]),
                 "counter": self.arrived,
                 "stride": 1,
             }
@@ -271,8 +271,8 @@ class _Schedule:
 
 def _serial_terms(machine: Machine, policy: Policy) -> dict[str, Any]:
     """Terms of the serial All-to-All: the policy's, or else the machine's. Raises `InputError` if neither has them."""
-    terms = {"launch_ps": policy.launch_ps, "a2a_kbs": policy.a2a_kbs, "permute_kbs": policy.permute_kbs}
-    for name, field in (("launch_ps", "collective_launch"), ("a2a_kbs", "collective_rate")):
+    terms = {"launch_ps": policy.launch_ps, "rate_kbs": policy.rate_kbs, "permute_kbs": policy.permute_kbs}
+    for name, field in (("launch_ps", "collective_launch"), ("rate_kbs", "all_to_all_rate")):
         if terms[name] is None:
             terms[name] = needed_wiring(machine, field, nor=f"{name} of the policy")
     return terms

@@ -118,8 +118,8 @@ class Policy:
     `rotation` starts rank r with the rows of a neighbour and ends with its own, so that ranks do not aim at the same
     receiver; with a causal mask it gives up the order of longest tiles first. `own_staging` gives the output a buffer of
     its own, so that a store may last for the whole next tile (a changed FA3; FA4 has it).
-    The terms of `serial` are the machine's if left out: `launch_ps` and `a2a_kbs` from its interconnect, and no separate
-    permutation (`permute_kbs`: bytes of the whole local output, read and written once), which `a2a_kbs` then contains. An
+    The terms of `serial` are the machine's if left out: `launch_ps` and `rate_kbs` from its interconnect, and no separate
+    permutation (`permute_kbs`: bytes of the whole local output, read and written once), which `rate_kbs` then contains. An
     All-to-All passes the ports of the GPUs, and is no faster than they drain a scatter.
     """
 
@@ -128,11 +128,11 @@ class Policy:
     rotation: bool = False
     own_staging: bool = False
     launch_ps: int | None = None
-    a2a_kbs: int | None = None
+    rate_kbs: int | None = None
     permute_kbs: int | None = None
 
     def __post_init__(self) -> None:
-        check_policy(self, get_args(PolicyName), {"launch_ps": 0, "a2a_kbs": 1, "permute_kbs": 1})
+        check_policy(self, get_args(PolicyName), {"launch_ps": 0, "rate_kbs": 1, "permute_kbs": 1})
 
     @property
     def alone(self) -> Policy:

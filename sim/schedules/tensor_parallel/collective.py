@@ -125,7 +125,7 @@ def _wait(counter: int, count: int) -> Op:
 
 def serial_terms(machine: Machine, policy: Policy, ranks: int, in_switch: bool = False) -> tuple[int, int]:
     """Launch (ps) and rate (kB/s): the policy's, or the machine's. Raises `InputError` if neither is given."""
-    launch, rate = policy.launch_ps, policy.collective_kbs
+    launch, rate = policy.launch_ps, policy.rate_kbs
     if launch is None:
         launch = needed_wiring(machine, "collective_launch", nor="the policy")
     if rate is None:

@@ -162,7 +162,7 @@ class Policy:
 
     `own_staging` gives the output a buffer of its own in any policy, where it lies over inputs otherwise (SM90).
 
-    `launch_ps` and `collective_kbs` of `serial` are the machine's `collective_launch` and `ring_rate` if left out
+    `launch_ps` and `rate_kbs` of `serial` are the machine's `collective_launch` and `ring_rate` if left out
     (`all_reduce_rate` for in_switch). A collective passes the ports of the GPUs, and is no faster than they drain a scatter.
     """
 
@@ -171,10 +171,10 @@ class Policy:
     pieces: int = 4
     own_staging: bool = False
     launch_ps: int | None = None
-    collective_kbs: int | None = None
+    rate_kbs: int | None = None
 
     def __post_init__(self) -> None:
-        check_policy(self, get_args(PolicyName), {"pieces": 1, "launch_ps": 0, "collective_kbs": 1})
+        check_policy(self, get_args(PolicyName), {"pieces": 1, "launch_ps": 0, "rate_kbs": 1})
 
     @property
     def in_place(self) -> bool:

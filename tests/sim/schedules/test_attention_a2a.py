@@ -233,7 +233,7 @@ def test_the_terms_of_the_serial_policy_add_up():
     """Serial = attention + launch + permutation + bytes / bandwidth, each of which can be set."""
     shape = Attention(4096, 8, ranks=4)
     alone = run(H100, shape, Policy("compute_only")).outcome.lanes_end_ps
-    policy = Policy("serial", launch_ps=20_000_000, a2a_kbs=50_000_000, permute_kbs=1_000_000_000)
+    policy = Policy("serial", launch_ps=20_000_000, rate_kbs=50_000_000, permute_kbs=1_000_000_000)
     serial = run(H100, shape, policy).outcome.lanes_end_ps
     permute = 2 * 4096 * 2 * 128 * 2 / 1e12 * 1e12
     a2a = shape.output_bytes_sent / 50e9 * 1e12
@@ -446,8 +446,8 @@ def test_machines_that_do_not_fit_are_refused():
         build(H100, Attention(1024, 8, ranks=4), Policy("reserved_sms", reserved_sms=6))
     with pytest.raises(InputError, match=r"compute\.attention_mma_efficiency: is not given for hgx-h100"):
         build(small(**{"compute.attention_mma_efficiency": None}), Attention(1024, 8), Policy())
-    with pytest.raises(InputError, match=r"interconnect\.collective_rate: is not given"):
-        bare = small(**{"interconnect.collective_rate": None})
+    with pytest.raises(InputError, match=r"interconnect\.all_to_all_rate: is not given"):
+        bare = small(**{"interconnect.all_to_all_rate": None})
         build(bare, Attention(1024, 8, ranks=4), Policy("serial"))
 
 

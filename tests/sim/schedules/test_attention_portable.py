@@ -43,7 +43,7 @@ def test_the_output_buffer_is_needed_again_at_the_end_of_the_next_tile_with_or_w
     assert np.array_equal([tile.static for tile in tiles], [True, False])
 
 
-@pytest.mark.parametrize("field", ["launch_ps", "a2a_kbs", "permute_kbs"])
+@pytest.mark.parametrize("field", ["launch_ps", "rate_kbs", "permute_kbs"])
 def test_terms_that_the_kernel_shows_itself_are_refused(field):
     with pytest.raises(InputError, match=f"{field} = 5: is what the portable kernel shows itself"):
         build(MACHINE, Attention(1024, 8, ranks=4), Policy("serial", **{field: 5}))

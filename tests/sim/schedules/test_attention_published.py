@@ -126,7 +126,7 @@ def test_the_papers_largest_gain_with_fa4_lies_between_two_baselines():
     tuned one of B200 less.
     """
     machine, shape = load_machine("hgx-b200"), Attention(8192, 32, ranks=8)
-    slow = Policy("serial", launch_ps=16_600_000, a2a_kbs=87_600_000)
+    slow = Policy("serial", launch_ps=16_600_000, rate_kbs=87_600_000)
     ends = []
     for how in (slow, Policy("serial"), Policy("piggyback")):
         ends.append(simulate(build(machine, shape, how), machine.fabric(8, 8192), trace="off").makespan_ps)

@@ -234,7 +234,7 @@ def test_a_gathered_gemm_overlaps_the_wire_with_rows_it_has():
     machine = small(**{"interconnect.drain_rate": "20 GB/s"})
     shape = TensorParallel("ag_gemm", 4 * SMS * 128, 4 * 1024, 1024, 4)
     alone, fused = (run(shape, Policy(how), machine).outcome.lanes_end_ps for how in ("compute_only", "fused"))
-    serial = run(shape, Policy("serial", collective_kbs=20_000_000, launch_ps=0), machine).outcome.lanes_end_ps
+    serial = run(shape, Policy("serial", rate_kbs=20_000_000, launch_ps=0), machine).outcome.lanes_end_ps
     wire = shape.bytes_sent / 20e9 * 1e12
     assert serial == pytest.approx(alone + wire, rel=0.01)
     assert fused < alone + 0.35 * wire
@@ -464,6 +464,6 @@ def test_a_gemm_behind_a_gather_of_its_own_is_launched_after_it():
     shape = TensorParallel("ag_gemm", 4 * SMS * 128, 4 * 1024, 1024, 4)
     alone = run(shape, Policy("compute_only"), machine, trace="off").outcome.lanes_end_ps
     serial = run(
-        shape, Policy("serial", collective_kbs=300_000_000, launch_ps=0), machine, trace="off"
+        shape, Policy("serial", rate_kbs=300_000_000, launch_ps=0), machine, trace="off"
     ).outcome.lanes_end_ps
     assert serial == pytest.approx(alone + shape.bytes_sent / 300e9 * 1e12, abs=2e6)
