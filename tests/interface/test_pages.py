@@ -117,6 +117,14 @@ def test_an_audit_has_its_curve_and_what_was_asked(capsys: pytest.CaptureFixture
     assert marked[1] == pytest.approx(answer["t_iss_us"], rel=0.01), "the changed machine is drawn"
     text = render(page)
     assert "SMs that store" in text and "49,152" in text and page.lead == answer["reason"]
+    numbers = page.sections[-1].parts[0]
+    assert isinstance(numbers, Table)
+    sources = {row[0]: row[1:] for row in numbers.rows}
+    assert (
+        sources["interconnect.drain_rate"][0] == "900 GB/s" and "arXiv 2607.23264" in sources["stage.capacity_gpu"][-1]
+    )
+    assert sources["stage.issue_rate"][1:3] == ("43.1 GB/s to 62.9 GB/s", "assumed")
+    assert "Assumed, not measured: t0 and issue_rate (T_iss0), drain_rate and duplex_efficiency (R)." in text
     assert len(figures_of(answer_page(answer | {"command": None}))) == 1, "the answer says all that is drawn"
 
 

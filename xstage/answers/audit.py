@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from math import ceil
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
@@ -19,23 +18,23 @@ from ..sim.burst_gap import Audit, XStage
 from ..sim.errors import InputError, XstageError
 from ..sim.interconnect import Destination
 from ..sim.machine import Machine
-from ..sim.units import KBS_PER_GBS, PS_PER_US, format_size, format_time, gbs, parse_size, parse_time
+from ..sim.units import PS_PER_US, format_size, format_time, gbs, parse_size, parse_time
 from ..terminal.output import parts_html, table, warning_parts, with_warnings
-from .reruns import with_numbers
+from .audit_certainty import Bursts, Certainty, Verdict, certainty
+from .audit_rates import raised
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DESTINATIONS = get_args(Destination)
-NOMINAL = {"drain_rate": "drain rate", "link_rate": "link rate", "nic_rate": "NIC rate"}
-"""Rates of a machine file that R may follow from, as an advice names them."""
 
 
 @dataclass(frozen=True, repr=False)
 class BurstAudit(Audit):
     """An `Audit` with what was asked: `producers` of `machine` store `burst_bytes` each, and then nothing for `gap_ps`.
 
-    R is that of one of `gpus` GPUs and of stores `to` where the sentence `stores_to` says.
+    R is that of one of `gpus` GPUs and of stores `to` where the sentence `stores_to` says. `certainty` has the verdict at
+    the ends of the machine's intervals, and the numbers that all follows from.
     """
 
     machine: str
@@ -46,6 +45,7 @@ class BurstAudit(Audit):
     synchronised: bool
     to: Destination
     gpus: int
+    certainty: Certainty
     warnings: tuple[str, ...] = ()
 
     @property
@@ -60,6 +60,7 @@ class BurstAudit(Audit):
             "gap_us": self.gap_ps / PS_PER_US, "synchronised": self.synchronised,
             "to": self.to, "gpus": self.gpus, "drain_rate_is": self.stores_to,
             "stage": {name: float(value) for name, value in asdict(self.stage).items()},
+            **self.certainty.as_dict(),
         }  # fmt: skip
         return with_warnings({field.name: getattr(self, field.name) for field in fields(Audit)} | asked, self.warnings)
 
@@ -71,12 +72,16 @@ class BurstAudit(Audit):
             **found, machine=answer["machine"], stage=XStage(**answer["stage"]), producers=answer["producers"],
             burst_bytes=answer["burst_bytes"], gap_ps=round(answer["gap_us"] * PS_PER_US),
             synchronised=answer["synchronised"], to=answer["to"], gpus=answer["gpus"],
-            warnings=tuple(answer.get("warnings", ())),
+            certainty=Certainty.of_answer(answer), warnings=tuple(answer.get("warnings", ())),
         )  # fmt: skip
 
     @property
-    def verdict(self) -> str:
-        return "fits" if self.fits else "stalls" if self.stall_us else "only the first burst stalls"
+    def bursts(self) -> Bursts:
+        return Bursts(self.producers, self.burst_bytes, self.gap_ps, self.synchronised)
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.bursts.verdict(self.stage)
 
     def plot(self) -> Figure:
         """How long bursts of other sizes take to issue, the first one and those in the long run, and where this one is."""
@@ -143,39 +148,32 @@ def audit(
         reason = "is below 0" if producers < 0 else f"is more than the SMs of {known.name}"
         raise InputError(reason, field="producers", value=producers, allowed=most)
     count = known.gpus if gpus is None else gpus
-    stage, size, wait = known.x_stage(to, count), parse_size(burst, "burst"), parse_time(gap, "gap")
-    needed = burst_gap.required_drain_rate(stage, producers, size, wait)
-    found = burst_gap.audit(stage, producers, size, wait, synchronised, _nominal(known, to, count, stage, needed))
+    asked = Bursts(producers, parse_size(burst, "burst"), parse_time(gap, "gap"), synchronised)
+    stage, found = _judged(known, to, count, asked)
     answer = BurstAudit(
-        **{field.name: getattr(found, field.name) for field in fields(Audit)},
-        machine=known.name, stage=stage, producers=producers, burst_bytes=size, gap_ps=wait, synchronised=synchronised,
-        to=to, gpus=count,
+        **{field.name: getattr(found, field.name) for field in fields(Audit)}, machine=known.name, stage=stage,
+        **asdict(asked), to=to, gpus=count, certainty=certainty(known, to, count, asked),
     )  # fmt: skip
     if isinstance(machine, Machine) or not overrides:
         return answer
     return replace(answer, warnings=tuple(_without_effect(answer, machine, overrides, gpus)))
 
 
+def _judged(machine: Machine, to: Destination, gpus: int, bursts: Bursts) -> tuple[XStage, Audit]:
+    """A machine's stage, and what the closed forms say about bursts in it."""
+    stage = machine.x_stage(to, gpus)
+    asked = (bursts.producers, bursts.burst_bytes, bursts.gap_ps, bursts.synchronised)
+    return stage, burst_gap.audit(stage, *asked, lambda enough_kbs: raised(machine, to, gpus, enough_kbs))
+
+
 def stores_to(to: Destination, gpus: int) -> str:
     """Where stores go, and who else stores at the same time."""
-    all_do = f"while all {gpus} GPUs do so"
-    where = {"peer": "to GPU 1, while no other GPU stores", "next": f"to the next GPU, {all_do}"}
-    return where.get(to, f"to all other GPUs, {all_do}")
-
-
-def _nominal(machine: Machine, to: Destination, gpus: int, stage: XStage, needed_kbs: float) -> tuple[str, float]:
-    """The rate of a machine file that R follows from, in words, and its value in kB/s.
-
-    R itself where no rate alone brings it to what is needed: a list of links, or a NIC behind a port that is slower too.
-    """
-    factor = max(1.0, needed_kbs / stage.drain_kbs)
-    for name, words in NOMINAL.items():
-        if (rate := getattr(machine.interconnect, name)) is None:
-            continue
-        more = ceil(rate.value * factor / KBS_PER_GBS) * KBS_PER_GBS
-        if with_numbers(machine, {f"interconnect.{name}": more}).drain_kbs(to, gpus) >= needed_kbs:
-            return words, rate.value
-    return "drain rate (R)", stage.drain_kbs
+    if to == "peer":
+        return "to GPU 1, while no other GPU stores"
+    where = "to the next GPU" if to == "next" else "to all other GPUs"
+    if gpus == 1:
+        return where
+    return f"{where}, while {'both' if gpus == 2 else f'all {gpus}'} GPUs do so"
 
 
 def _without_effect(
@@ -186,13 +184,12 @@ def _without_effect(
     for path, value in overrides.items():
         others = {key: kept for key, kept in overrides.items() if key != path}
         try:
-            without = audit(
-                load_machine(machine, others), found.producers, f"{found.burst_bytes} B", f"{found.gap_ps} ps",
-                found.synchronised, None, found.to, gpus,
-            )  # fmt: skip
+            known = load_machine(machine, others)
+            stage, without = _judged(known, found.to, known.gpus if gpus is None else gpus, found.bursts)
         except XstageError:  # the machine needs it
             continue
-        if replace(without, machine=found.machine) == found:  # whose name tells what was changed
+        kept = (getattr(found, field.name) == getattr(without, field.name) for field in fields(Audit))
+        if stage == found.stage and all(kept):
             sentence = f"{path} = {value} changes nothing"
             if path.startswith("interconnect."):
                 sentence += f": {gbs(found.stage.drain_kbs):.4g} GB/s drain {found.stores_to}, with or without it"
@@ -214,9 +211,14 @@ def audit_parts(found: BurstAudit) -> list[Any]:
         ("drain rate to spare", f"{found.rate_margin_gbs:.1f} GB/s"),
         ("room to spare at the peak", format_size(found.capacity_margin_bytes)),
     ]
-    asked = f"{found.producers} SMs of {found.machine} store {format_size(found.burst_bytes)} each {found.stores_to}"
-    asked += f", then nothing for {format_time(found.gap_ps)}: {found.verdict}."
-    return [asked, found.reason, "", table("", ("", ""), rows), *warning_parts(found.warnings)]
+    size = format_size(found.burst_bytes)
+    who = f"1 SM of {found.machine} stores {size}"
+    if found.producers != 1:
+        who = f"{found.producers} SMs of {found.machine} store {size} each"
+    then = f"then nothing for {format_time(found.gap_ps)}" if found.gap_ps else "one burst right after the other"
+    asked = f"{who} {found.stores_to}, {then}: {found.verdict}."
+    sure = [line] if (line := found.certainty.told) else []
+    return [asked, found.reason, *sure, "", table("", ("", ""), rows), *warning_parts(found.warnings)]
 
 
 def _gap(us: float | None) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pandas as pd
 
 from ..answers.audit import BurstAudit
-from ..plots.html_page import Page, Picture, Section, facts, table_of
+from ..plots.html_page import Page, Picture, Section, Table, facts, table_of
 from ..sim.units import PS_PER_US, gbs
 
 FOUND = {
@@ -15,7 +16,7 @@ FOUND = {
     "stall_us": "of which stalled, µs", "first_stall_us": "the first burst stalls, µs",
     "recovery_gap_us": "gap that removes the stall, µs", "long_run_gap_us": "gap that the long run needs, µs",
     "missing_gap_us": "of which missing, µs", "rate_margin_gbs": "drain rate to spare, GB/s", "peak_bytes": "peak, bytes",
-    "capacity_margin_bytes": "room to spare at the peak, bytes",
+    "peak_sm_bytes": "peak of an SM, bytes", "capacity_margin_bytes": "room to spare at the peak, bytes",
 }  # fmt: skip
 """Fields of an audit as its page names them."""
 NEEDED = {
@@ -35,12 +36,32 @@ def audit_page(answer: dict[str, Any]) -> Page:
         "drain rate (R), GB/s": gbs(audit.stage.drain_kbs), "R is that of stores": audit.stores_to,
     }  # fmt: skip
     picture = Picture(audit.plot(), "Issue time against the size of the burst.")
+    sure = [line] if (line := audit.certainty.told) else []
+    found = {name: "none: no gap helps by itself" if value is None else value for name, value in values.items()}
     sections = [
-        Section("What was asked", [*audit.warnings, picture, facts("", question)]),
-        Section("Found", [facts("", {name: "none: no gap helps by itself" if value is None else value
-                                     for name, value in values.items()})]),
-    ]  # fmt: skip
+        Section("What was asked", [*sure, *audit.warnings, picture, facts("", question)]),
+        Section("Found", [facts("", found)]),
+        Section("Parameters and their sources", [_numbers_table(audit)], folded=True),
+    ]
     return Page(f"Do bursts fit the stage of {audit.machine}?", "xstage audit", answer["reason"], sections)
+
+
+def _numbers_table(audit: BurstAudit) -> Table:
+    """The numbers of the machine that T_iss0, R and Q follow from."""
+    rows = [
+        (number["name"], _text(number["value"]), _text(number.get("interval", "")),
+         "assumed" if number["assumed"] else "", number["source"])
+        for number in audit.certainty.numbers
+    ]  # fmt: skip
+    return Table(f"machine {audit.machine}", ("number", "value", "interval", "", "source"), rows)
+
+
+def _text(value: Any) -> str:
+    """A value of a machine file, the ends of an interval, or a list of links."""
+    if isinstance(value, str | int | float):
+        return str(value)
+    plain = all(isinstance(one, str | int | float) for one in value)
+    return " to ".join(map(str, value)) if plain else json.dumps(value)
 
 
 def needs_page(answer: dict[str, Any]) -> Page:
