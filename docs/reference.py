@@ -7,13 +7,17 @@ With `--check` nothing is written; the exit code is 1 if the page is not what wo
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import xstage as xs
 
@@ -30,10 +34,24 @@ SIGTERM.
 """
 PYTHON = """## Python
 
-`import xstage as xs`. A scenario, a machine or a study is given as a name of the catalogue, a YAML file, or a mapping.
-Answers of commands have `.as_dict()`, which is what `--json` prints; most have a DataFrame and `.plot()`, and display
-themselves in a notebook. Some options have another name as a parameter: `--bytes` is `burst`, `--runs` is `most_runs`.
+`import xstage as xs`. A scenario or a study is given as a name of the catalogue, a YAML file, or a mapping; a machine as a
+name, a file, or a `Machine`, which the mapping of a scenario may hold, too. Numbers of a machine are named as in a scenario
+or without `machine.`. Where a list of names is asked for, one name may stand alone.
+
+Answers of commands have `.as_dict()`, which is what `--json` prints; most have a DataFrame (`.frame`) and `.plot()`, and
+display themselves in a notebook. Some options have another name as a parameter: `--bytes` is `burst`, `--runs` is
+`most_runs`.
+
+Short names in signatures:
 """
+SHORT = {
+    "Given": "answers.reruns",
+    "Comparable": "differences.sources",
+    "EngineName": "sim.run_options",
+    "TraceLevel": "sim.run_options",
+    "Destination": "sim.interconnect",
+}
+"""Types that signatures have by name, and where they are defined."""
 
 
 def main() -> int:
@@ -49,7 +67,7 @@ def main() -> int:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *commands(), PYTHON, *names()])
+    return "\n".join([HEAD, *commands(), PYTHON, short_names(), *names()])
 
 
 def commands() -> Iterator[str]:
@@ -95,6 +113,17 @@ def _value(option: Any) -> str:
     return str(option.metavar or known.get(kind.lower(), "TEXT"))
 
 
+def short_names() -> str:
+    """A table of the types that signatures have by name."""
+    rows = []
+    for name, module in SHORT.items():
+        value = getattr(import_module(f"xstage.{module}"), name)
+        meaning = ", ".join(f"'{one}'" for one in get_args(value)) or str(value)
+        rows.append(f"| `{name}` | `{meaning.replace('|', chr(92) + '|')}` |")
+    rows.append("| `Progress` | a function that is called with what is done and what there is to do |")
+    return "| | |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
 def names() -> Iterator[str]:
     """One part per public name, functions before classes."""
     known = [(name, getattr(xs, name)) for name in xs.__all__]
@@ -108,19 +137,40 @@ def names() -> Iterator[str]:
 
 
 def _members(owner: type) -> Iterator[str]:
-    """Public methods and properties that the class itself defines and describes."""
+    """The fields of a dataclass, then public methods and properties that the class itself defines and describes."""
     if issubclass(owner, Exception):
         return
-    rows = []
+    rows = [(f".{name}", f"`{annotation}`", text) for name, annotation, text in _fields(owner)]
     for name, value in vars(owner).items():
         plain = value.fget if isinstance(value, property) else getattr(value, "func", value)
         plain = getattr(plain, "__func__", plain)
-        if name.startswith("_") or not inspect.isfunction(plain) or not plain.__doc__:
+        is_field = name in getattr(owner, "__dataclass_fields__", ())
+        if name.startswith("_") or is_field or not inspect.isfunction(plain) or not plain.__doc__:
             continue
         shown = f".{name}" if isinstance(value, property) or plain is not value else f".{name}()"
-        rows.append(f"| `{shown}` | {_first_sentence(plain.__doc__)} |")
+        rows.append((shown, "", _first_sentence(plain.__doc__)))
     if rows:
-        yield "| | |\n|---|---|\n" + "\n".join(rows) + "\n"
+        lines = [
+            f"| `{shown}` | {annotation.replace('|', chr(92) + '|')} | {text} |" for shown, annotation, text in rows
+        ]
+        yield "| | | |\n|---|---|---|\n" + "\n".join(lines) + "\n"
+
+
+def _fields(owner: type) -> Iterator[tuple[str, str, str]]:
+    """Name, type and description of each public field of a dataclass; the description is the text below the field."""
+    if not dataclasses.is_dataclass(owner):
+        return
+    texts: dict[str, str] = {}
+    for known in filter(dataclasses.is_dataclass, reversed(owner.__mro__)):
+        [written] = ast.parse(textwrap.dedent(inspect.getsource(known))).body
+        assert isinstance(written, ast.ClassDef)
+        for above, below in itertools.pairwise(written.body):
+            match above, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[name] = _one_line(text)
+    for field in dataclasses.fields(owner):
+        if field.repr and not field.name.startswith("_"):
+            yield field.name, str(field.type), texts.get(field.name, "")
 
 
 def _signature(name: str, value: Any) -> str:

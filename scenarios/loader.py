@@ -56,6 +56,7 @@ class Resolved:
             return self.scenario.disturb.of_fabric(self.scenario.workload.fabric(self.machine, self.scenario.granule))
 
     def program(self) -> Program:
+        """The schedule that the workload becomes on this machine."""
         workload, seed, disturb = self.scenario.workload, self.scenario.seed, self.scenario.disturb
         with named_as_written(workload, self.places):
             if isinstance(workload, BurstTrainWorkload):

@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from ..scenarios.study import LoadedStudy, load_study
+from ..sim.arguments import check_path, check_whole
 from ..sim.compilation import compile_engine
-from ..sim.errors import InputError
 from ..sim.units import format_size
 from .journal import FILE, Journal
 from .parent import processors
@@ -69,8 +69,10 @@ def estimate(
 
     Points with a record in the folder `output` are left out. Nothing is written. Raises `InputError`.
     """
-    if workers is not None and workers < 1:
-        raise InputError("is not a number of processes", field="workers", value=workers, allowed="1 or more")
+    if workers is not None:
+        check_whole(workers, "workers")
+    if output is not None:
+        check_path(output, "output")
     loaded = load_study(study)
     waiting = _waiting(loaded, output)
     points = sum(1 for _ in loaded.points())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..scenarios.study import LoadedStudy, Point, load_study
+from ..sim.arguments import check_number, check_path, check_text, check_whole
 from ..sim.compilation import compile_engine
 from ..sim.errors import InputError, LimitError
 from ..sim.units import format_size, parse_size
@@ -62,6 +63,7 @@ class Sweep:
     def file(self) -> Path:
         return self.folder / FILE
 
+    @property
     def frame(self) -> pd.DataFrame:
         """The table as a DataFrame: one row per point, with axes, metrics, errors and, last, times."""
         return read_table(self.folder)
@@ -74,20 +76,20 @@ class Sweep:
         """
         from .view import plotted
 
-        return plotted(self.study, self.frame(), metric, at or {})
+        return plotted(self.study, self.frame, metric, at or {})
 
     def save(self, file: str | Path, metric: str | None = None, at: Mapping[str, Any] | None = None) -> list[Path]:
         """Write the picture of `plot`, and the table as CSV beside it. Raises `InputError` for an unknown suffix."""
         from ..plots.save import save
 
-        path, frame = Path(file), self.frame()
+        path, frame = Path(file), self.frame
         return save(self.plot(metric, at), frame, path.parent, path.stem, [path.suffix.removeprefix(".")])
 
     def idle_axes(self) -> list[str]:
         """A sentence for each axis whose values made no difference to any result."""
         from .view import idle_axes
 
-        return idle_axes(self.study, self.frame())
+        return idle_axes(self.study, self.frame)
 
     def cautions(self) -> list[str]:
         """Warnings about points: unmeasured assumptions that they depend on, and numbers left unchanged when related
@@ -95,7 +97,7 @@ class Sweep:
         """
         from .view import cautions, missing_metric
 
-        frame = self.frame()
+        frame = self.frame
         return [*missing_metric(self.study, frame), *cautions(frame)]
 
     def as_dict(self) -> dict[str, Any]:
@@ -114,7 +116,7 @@ class Sweep:
         return f"<Sweep {self.study.study.name}: {self.done} of {self.points} points done, {self.failed} failed>"
 
     def _repr_html_(self) -> str:
-        frame = self.frame()
+        frame = self.frame
         axes = [axis.column for axis in self.study.axes]
         shown = [name for name in (*axes, *SHOWN, "error") if name in frame and frame[name].notna().any()]
         counts = f"{self.points} points: {self.done} done, {self.failed} failed, {self.resumed} of them computed before"
@@ -148,6 +150,7 @@ def sweep(
     _check_choices(output, workers, dask, timeout_s, memory)
     loaded = load_study(study)
     if metric is not None:
+        check_text(metric, "metric")
         loaded = replace(loaded, study=loaded.study.model_copy(update={"metric": metric}))
     check_columns(loaded)
     folder = Path(output)
@@ -311,12 +314,17 @@ def memory_limit(text: str, option: str = "max_memory") -> int:
 def _check_choices(
     output: str | Path, workers: int | None, dask: str | None, timeout_s: float | None, memory: int | None
 ) -> None:
+    check_path(output, "output")
     if output == "":
         raise InputError("is no folder", field="output", value="", allowed="its name; '.' is the working folder")
-    if workers is not None and workers < 1:
-        raise InputError("is not a number of processes", field="workers", value=workers, allowed="1 or more")
-    if timeout_s is not None and not timeout_s > 0:
-        raise InputError("is not a time limit", field="timeout", value=timeout_s, allowed="seconds above 0")
+    if workers is not None:
+        check_whole(workers, "workers")
+    if timeout_s is not None:
+        check_number(timeout_s, "timeout")
+        if not timeout_s > 0:
+            raise InputError("is not a time limit", field="timeout", value=timeout_s, allowed="seconds above 0")
+    if dask is not None:
+        check_text(dask, "dask")
     if dask == "":
         raise InputError("is no address", field="dask", value=dask, allowed="that of a scheduler: tcp://HOST:8786")
     if dask is not None and (workers is not None or memory is not None):

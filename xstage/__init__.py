@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .answers.api import catalogue, run
     from .answers.audit import BurstAudit, audit
     from .answers.comparison import Comparison, compare
-    from .answers.diagnosis import doctor
+    from .answers.diagnosis import Diagnosis, doctor
     from .answers.explanation import Explanation, explain
     from .answers.layer import Layer, layer
     from .answers.needs import Needs, needs
@@ -30,22 +30,25 @@ if TYPE_CHECKING:
     from .differences.beside import Beside, beside
     from .differences.diff import Difference, diff
     from .gallery.figures import Figures, figures
+    from .hw_validate.calibrated import Calibrated
     from .hw_validate.readers.read import read_trace
     from .hw_validate.validate import calibrate, validate
+    from .hw_validate.validation import Validation
     from .pages.report import Report, report
-    from .paper.calls import paper_speedups
-    from .paper.l2_tiles import paper_tiles
-    from .paper.leads import paper_lead
+    from .paper.calls import Speedups, paper_speedups
+    from .paper.l2_tiles import TileComparison, paper_tiles
+    from .paper.leads import LeadCurve, paper_lead
     from .plots.traces.write import write_trace
     from .predictions.machine_fit import MachineFit, fit_machine
     from .predictions.published import Published, published
-    from .scenarios.loader import build_program, load_scenario
+    from .scenarios.loader import Resolved, build_program, load_scenario
     from .scenarios.machine_files import load_machine
     from .scenarios.schema import Scenario
     from .sim.errors import DeadlockError, InputError, LimitError, ProgramError, XstageError
     from .sim.machine import Machine
     from .sim.program import Program
     from .sim.program_builder import ProgramBuilder
+    from .sim.trace import Trace
     from .sweeps.estimate import Estimate, estimate
     from .sweeps.run import Sweep, sweep
 
@@ -55,7 +58,7 @@ _HOMES = {
     "answers.api": ("catalogue", "run"),
     "answers.audit": ("BurstAudit", "audit"),
     "answers.comparison": ("Comparison", "compare"),
-    "answers.diagnosis": ("doctor",),
+    "answers.diagnosis": ("Diagnosis", "doctor"),
     "answers.explanation": ("Explanation", "explain"),
     "answers.layer": ("Layer", "layer"),
     "answers.needs": ("Needs", "needs"),
@@ -67,21 +70,24 @@ _HOMES = {
     "differences.diff": ("Difference", "diff"),
     "gallery.figures": ("Figures", "figures"),
     "hw_validate.readers.read": ("read_trace",),
+    "hw_validate.calibrated": ("Calibrated",),
     "hw_validate.validate": ("calibrate", "validate"),
+    "hw_validate.validation": ("Validation",),
     "pages.report": ("Report", "report"),
-    "paper.calls": ("paper_speedups",),
-    "paper.l2_tiles": ("paper_tiles",),
-    "paper.leads": ("paper_lead",),
+    "paper.calls": ("Speedups", "paper_speedups"),
+    "paper.l2_tiles": ("TileComparison", "paper_tiles"),
+    "paper.leads": ("LeadCurve", "paper_lead"),
     "plots.traces.write": ("write_trace",),
     "predictions.machine_fit": ("MachineFit", "fit_machine"),
     "predictions.published": ("Published", "published"),
-    "scenarios.loader": ("build_program", "load_scenario"),
+    "scenarios.loader": ("Resolved", "build_program", "load_scenario"),
     "scenarios.machine_files": ("load_machine",),
     "scenarios.schema": ("Scenario",),
     "sim.errors": ("DeadlockError", "InputError", "LimitError", "ProgramError", "XstageError"),
     "sim.machine": ("Machine",),
     "sim.program": ("Program",),
     "sim.program_builder": ("ProgramBuilder",),
+    "sim.trace": ("Trace",),
     "sweeps.estimate": ("Estimate", "estimate"),
     "sweeps.run": ("Sweep", "sweep"),
 }
@@ -90,14 +96,17 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Beside",
     "BurstAudit",
+    "Calibrated",
     "Comparison",
     "DeadlockError",
+    "Diagnosis",
     "Difference",
     "Estimate",
     "Explanation",
     "Figures",
     "InputError",
     "Layer",
+    "LeadCurve",
     "LimitError",
     "Machine",
     "MachineFit",
@@ -107,12 +116,17 @@ __all__ = [
     "ProgramError",
     "Published",
     "Report",
+    "Resolved",
     "Run",
     "RunEstimate",
     "Scenario",
+    "Speedups",
     "Sweep",
+    "TileComparison",
     "Topology",
+    "Trace",
     "Tuning",
+    "Validation",
     "XstageError",
     "audit",
     "beside",

@@ -16,5 +16,5 @@ study = {
     "axes": {"workload.burst": ["16 KiB", "32 KiB", "48 KiB"], "workload.producers": [74, 148]},
 }
 swept = xs.sweep(study, "out/isolated", workers=1)
-table = swept.frame().pivot(index="workload.burst_bytes", columns="workload.producers", values="spans.burst.median_us")
+table = swept.frame.pivot(index="workload.burst_bytes", columns="workload.producers", values="spans.burst.median_us")
 print(table.round(3).to_string())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...sim.errors import InputError
 from ...sim.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -93,6 +94,12 @@ def _steps(trace: Trace) -> int:
 
 
 def _parts(trace: Trace | pd.DataFrame) -> tuple[pd.DataFrame, Trace | None]:
+    import pandas as pd
+
     from ...sim.trace import Trace
 
-    return (trace.ops(), trace) if isinstance(trace, Trace) else (trace, None)
+    if isinstance(trace, Trace):
+        return trace.ops(), trace
+    if not isinstance(trace, pd.DataFrame):
+        raise InputError("is no trace", field="type", value=type(trace).__name__, allowed="a Trace, or an op table")
+    return trace, None

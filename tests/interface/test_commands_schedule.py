@@ -10,7 +10,7 @@ from xstage.answers.explanation import BAR_WIDTH, Bar
 from xstage.answers.limits import LIMITS
 from xstage.answers.reruns import with_workload
 from xstage.answers.saving_interval import SavingInterval
-from xstage.answers.tuning import LEAST_SAVING_PCT, _advice, _best, _others_as_fast, tuning_parts
+from xstage.answers.tuning import LEAST_SAVING_PCT, _advice, _best, _others_as_fast
 from xstage.answers.tuning_search import Tried
 from xstage.cli import main
 from xstage.terminal.progress import counted_lines
@@ -109,7 +109,7 @@ def test_needs_says_how_much_would_be_enough(answer):
     assert code == 0
     drain, capacity = found["needs"]
     assert (drain["name"], drain["now"], drain["verdict"]) == ("drain_rate", "717.0 GB/s", "is not enough")
-    assert drain["makespan_us"] < found["makespan_us"]
+    assert drain["time_us"] < found["time_us"]
     assert capacity["name"] == "capacity"
 
 
@@ -301,7 +301,7 @@ def test_each_notable_lead_is_told_once(tuned):
     leads = of_leads(tuned, {0: 200.0, 4: 100.5, 8: 100.0, 16: 103.0}, 4 * 192)
     assert leads.notable_leads == {"D_knee": 768, "fastest": 1536, "longest": 3072}
     assert leads.knee_told.endswith(": the one to take where memory is short.")
-    *_, shown = [part for part in tuning_parts(leads) if not isinstance(part, str) and part.columns[0].header == ""]
+    *_, shown = [part for part in leads.printed() if not isinstance(part, str) and part.columns[0].header == ""]
     rings = [[str(cell).strip() for cell in column.cells] for column in shown.columns[4:]]
     assert rings == [["5", "9", "17"], ["5.0", "9.0", "17.0"]]
     saved = [float(str(cell).removesuffix(" %")) for cell in shown.columns[3].cells]
@@ -325,8 +325,8 @@ def test_what_saves_next_to_nothing_is_not_advised():
     done = xs.tune("gemm-rs-llama-fused", ["reshaped"], overrides=changes, most_runs=4)
     assert done.best is not done.own and 0 < done.saving_pct < LEAST_SAVING_PCT
     [said] = done.changes
-    assert done.advice == "leave" and "by 0.5 % or more. Leave it." in said and said in tuning_parts(done)
-    assert not any("instead of" in str(part) or "Set pieces" in str(part) for part in tuning_parts(done))
+    assert done.advice == "leave" and "by 0.5 % or more. Leave it." in said and said in done.printed()
+    assert not any("instead of" in str(part) or "Set pieces" in str(part) for part in done.printed())
 
 
 def test_a_saving_that_may_be_none_is_to_be_measured():
@@ -370,7 +370,7 @@ def test_a_scenario_that_cannot_run_is_tuned_without_a_saving():
     done = xs.tune(MEGAMOE, ["expert_wave"], overrides={"workload.policy": "lag"})
     assert (done.own.policy, done.own.makespan_us, done.saving_pct) == ("lag", None, None)
     assert done.best.policy == "expert_wave"
-    parts = tuning_parts(xs.tune(MEGAMOE, ["lag", "expert_wave"], most_runs=2))
+    parts = xs.tune(MEGAMOE, ["lag", "expert_wave"], most_runs=2).printed()
     *_, last = [part for part in parts if not isinstance(part, str)]
     assert [column.header for column in last.columns] == ["policy", "why"]  # not under "us"
     assert "cannot run" in done.as_dict()["notes"][0] and "cannot run" in done._repr_html_()
@@ -408,9 +408,9 @@ def test_of_equal_ones_that_is_advised_which_changes_least():
 
 def test_policies_that_are_as_fast_are_named(tuned):
     done = replace(tuned, as_fast=("split", "alternating"))
-    assert "As fast: split, alternating." in tuning_parts(done)
+    assert "As fast: split, alternating." in done.printed()
     assert done.as_dict()["best"]["as_fast"] == ["split", "alternating"]
-    assert not any("As fast" in str(part) for part in tuning_parts(replace(tuned, as_fast=())))
+    assert not any("As fast" in str(part) for part in replace(tuned, as_fast=()).printed())
 
 
 def test_an_answer_names_what_is_as_fast_and_shows_what_it_advises():
@@ -418,7 +418,7 @@ def test_an_answer_names_what_is_as_fast_and_shows_what_it_advises():
     work = {"kind": "tensor_parallel", "operation": "ag_gemm", "m": 1024, "n": 4096, "k": 2048, "policy": "serial"}
     done = xs.tune({"question": "?", "machine": "hgx-h800", "workload": work}, most_runs=4)
     assert (done.best.policy, done.best.parameters, done.as_fast) == ("fused", {}, ("reserved_sms", "reshaped"))
-    assert "As fast: reserved_sms, reshaped." in tuning_parts(done)
+    assert "As fast: reserved_sms, reshaped." in done.printed()
 
 
 def test_d_knee_is_no_lead_that_the_policy_itself_betters():

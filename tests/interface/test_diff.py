@@ -139,7 +139,7 @@ def test_two_sweeps_are_compared_point_by_point(tmp_path, answer):
     found = xs.diff(before, tmp_path / "after")
     stall = next(change for change in found.changes if change.what == "stall_total_us")
     one, other = (
-        sweep.frame().set_index(["workload.producers", "workload.burst_bytes"])["stall_total_us"]
+        sweep.frame.set_index(["workload.producers", "workload.burst_bytes"])["stall_total_us"]
         for sweep in (before, after)
     )
     both = one.to_frame("old").join(other.to_frame("new"))

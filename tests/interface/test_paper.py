@@ -18,7 +18,6 @@ import xstage as xs
 from xstage.cli import main
 from xstage.paper import l2_tiles as tiles
 from xstage.paper.calls import Speedups, by_call, losing_case, most_slowed, paper_machine
-from xstage.paper.leads import lead_parts
 
 
 def test_the_paper_predicts_a_stall_as_span_less_main_loop() -> None:
@@ -116,7 +115,7 @@ def test_statistics_of_speedups_are_told_beside_the_paper() -> None:
 
 def test_what_is_told_of_a_losing_call_is_simulated_once_and_in_the_answer(tmp_path: Path, monkeypatch: Any) -> None:
     """Where no call loses, paper_speedups runs one of the catalogue that does."""
-    swept = SimpleNamespace(frame=made_up_points, failed=0)
+    swept = SimpleNamespace(frame=made_up_points(), failed=0)
     monkeypatch.setattr("xstage.sweeps.run.sweep", lambda *given, **others: swept)
     done = xs.paper_speedups(tmp_path)
     monkeypatch.setattr("xstage.sim.execute.simulate", lambda *given, **others: pytest.fail("simulates again"))
@@ -169,9 +168,9 @@ def test_a_small_lead_starves_l2_and_a_large_one_costs_ring_space() -> None:
     assert [row["ring_m_blocks"] for row in curve.rows] == [2, 2, 7, 33]
     row_bytes = (4096 + 2048) * 33 / 32  # FP8 with a scale byte of 32, the inputs of L1 and of L2
     assert all(row["ring_mib"] == row["ring_m_blocks"] * 192 * row_bytes / 2**20 for row in curve.rows)
-    assert "D_knee: 1152 rows" in lead_parts(curve)[-1] and "1152" in curve._repr_html_()
+    assert "D_knee: 1152 rows" in curve.printed()[-1] and "1152" in curve._repr_html_()
     assert [list(axes.lines[0].get_xdata()) for axes in curve.plot().axes] == [[0, 192, 1152, 6144]] * 2
-    [printed] = [part for part in lead_parts(curve) if not isinstance(part, str)]
+    [printed] = [part for part in curve.printed() if not isinstance(part, str)]
     rings = [str(cell) for cell in printed.columns[5].cells]
     assert [ring.strip() for ring in rings] == [f"{row['ring_mib']:.1f}" for row in curve.rows], (
         "no digits that are none"

@@ -20,7 +20,6 @@ from xstage.cli import main
 from xstage.predictions.answers import answer, answers, machine_of, text_of
 from xstage.predictions.choices import choices, score
 from xstage.predictions.machine_fit import fit_machine, free_numbers, overhead_us, write_fit
-from xstage.predictions.output import published_parts
 from xstage.predictions.published import Published, ordered, predicted
 from xstage.predictions.summary import error_numbers, repeat_spread, summary
 
@@ -210,7 +209,7 @@ def test_parts_are_shown_beside_whole_calls_and_not_counted_with_them():
     assert [part["part"] for part in done.as_dict()["parts"]] == ["l1_launch", "l2_launch"]
     assert any(
         "parts of calls: mean absolute error" in str(part.title)
-        for part in published_parts(done)
+        for part in done.printed()
         if part and not isinstance(part, str)
     )
 
@@ -365,4 +364,4 @@ def test_all_published_rows():
     own = done.summary[done.summary.family == "deepgemm"]
     assert (own.mae_pct < own.baseline_mae_pct).all()
     assert done.baseline["mae_pct"] > error_numbers(done.rows[done.rows.judged].error_pct)["mae_pct"]
-    assert len(published_parts(Published(done.rows))) > 5
+    assert len(Published(done.rows).printed()) > 5

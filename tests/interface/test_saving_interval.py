@@ -6,7 +6,6 @@ from xstage.scenarios.loader import load_scenario
 import xstage as xs
 from xstage.answers.reruns import simulated, with_workload
 from xstage.answers.saving_interval import SEEDS, saving_interval
-from xstage.answers.tuning import tuning_parts
 
 from .scenarios import MEGAMOE
 
@@ -35,14 +34,14 @@ def tuned():
 
 def test_a_serial_baseline_is_as_uncertain_as_the_rate_of_its_collective(tuned):
     """It is assumed, 87.6 GB/s within 73 to 450: what a fused kernel saves is mostly that."""
-    ends = tuned.interval.by_number["interconnect.collective_rate"]
+    ends = tuned.interval.by_number["interconnect.all_to_all_rate"]
     for end, saved in zip(("73 GB/s", "450 GB/s"), ends, strict=True):
-        own = xs.run(ATTENTION, overrides={"machine.interconnect.collective_rate": end}).makespan_us
+        own = xs.run(ATTENTION, overrides={"machine.interconnect.all_to_all_rate": end}).makespan_us
         assert saved == pytest.approx(100 * (1 - tuned.best.makespan_us / own))
     low, high = tuned.saving_interval_pct
     assert low <= min(ends) < max(ends) <= high
     assert max(ends) - min(ends) > 5
-    assert "by interconnect.collective_rate alone" in tuned.interval.told
+    assert "by interconnect.all_to_all_rate alone" in tuned.interval.told
 
 
 def test_what_the_schedules_do_not_use_is_left_out(tuned):
@@ -58,7 +57,7 @@ def test_the_ends_are_those_of_all_numbers_together(tuned):
     assert low < min(alone) and max(alone) < high
     least = {"stage.issue_rate": "58.6 GB/s", "interconnect.drain_rate": "371 GB/s",
              "interconnect.fan_out_efficiency": 0.83, "interconnect.collective_launch": "15 us",
-             "interconnect.collective_rate": "450 GB/s"}  # fmt: skip
+             "interconnect.all_to_all_rate": "450 GB/s"}  # fmt: skip
     assert set(least) == set(tuned.interval.by_number)
     overrides = {f"machine.{path}": end for path, end in least.items()}
     best = {"workload.policy": {"name": tuned.best.policy, **tuned.best.parameters}}
@@ -91,21 +90,21 @@ def test_what_is_run_again_counts_as_progress(drawn):
 
 def test_a_person_is_told_the_interval_and_what_it_is_of(tuned):
     low, high = tuned.saving_interval_pct
-    _, where, _, saves, interval, *_ = tuning_parts(tuned)
+    _, where, _, saves, interval, *_ = tuned.printed()
     assert where.startswith("attention with the All-to-All of its output, bf16, policy serial, on 2 GPUs of hgx-h100")
     assert f"({low:.1f} to {high:.1f} %)" in saves
     assert interval == tuned.interval.told
     answer = tuned.as_dict()
     assert answer["best"]["saving_interval_pct"] == [low, high]
-    assert "interconnect.collective_rate" in answer["saving_interval_of"]["numbers"]
+    assert "interconnect.all_to_all_rate" in answer["saving_interval_of"]["numbers"]
 
 
 def test_where_nothing_is_saved_there_is_no_interval_and_no_note():
     done = xs.tune(ATTENTION, ["serial"], most_runs=2)
     assert done.best is done.own
     assert done.saving_interval_pct is None and done.note is None
-    _, _, _, said, *_ = tuning_parts(done)
+    _, _, _, said, *_ = done.printed()
     takes = f"serial as it is written ({done.own.makespan_us:.3f} us)"
     assert said == f"No policy or setting that was tried is faster than {takes}. Leave it."
     assert done.advice == done.as_dict()["advice"] == "leave"
-    assert "saves" not in str(tuning_parts(done))
+    assert "saves" not in str(done.printed())

@@ -57,10 +57,10 @@ def test_a_cluster_gives_the_rows_that_processes_give(tmp_path):
     with cluster(tmp_path, [{}, {}]) as address:
         found = xs.sweep(FAST, tmp_path / "cluster", dask=address)
         assert (found.points, found.done, found.resumed) == (12, 12, 0)
-        pd.testing.assert_frame_equal(without_times(alone.frame()), without_times(found.frame()))
+        pd.testing.assert_frame_equal(without_times(alone.frame), without_times(found.frame))
         assert xs.sweep(FAST, tmp_path / "cluster", dask=address).resumed == 12
         late = xs.sweep(ENDLESS, tmp_path / "late", dask=address, timeout_s=2)
-        assert list(late.frame()["error_type"].fillna("")) == ["", "Timeout", ""]
+        assert list(late.frame["error_type"].fillna("")) == ["", "Timeout", ""]
 
 
 def test_a_worker_with_other_sources_is_refused(tmp_path, changed_model):

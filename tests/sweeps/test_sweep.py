@@ -47,13 +47,13 @@ def test_the_rows_are_the_same_whatever_the_number_of_workers(tmp_path):
     one = xs.sweep(FAST, tmp_path / "one", workers=1)
     two = xs.sweep(FAST, tmp_path / "two", workers=2)
     assert (one.points, one.done, one.failed, one.resumed) == (12, 12, 0, 0)
-    pd.testing.assert_frame_equal(without_times(one.frame()), without_times(two.frame()))
-    assert list(two.frame()["point"]) == list(range(12))
-    assert list(two.frame()["workload.burst_bytes"][:5]) == [1024, 2048, 3072, 4096, 1024]
+    pd.testing.assert_frame_equal(without_times(one.frame), without_times(two.frame))
+    assert list(two.frame["point"]) == list(range(12))
+    assert list(two.frame["workload.burst_bytes"][:5]) == [1024, 2048, 3072, 4096, 1024]
 
 
 def test_a_row_says_what_a_run_of_its_point_says(tmp_path):
-    row = xs.sweep(FAST, tmp_path, workers=1).frame().iloc[7]
+    row = xs.sweep(FAST, tmp_path, workers=1).frame.iloc[7]
     alone = xs.run(FAST["scenario"], overrides={"workload.producers": 2, "workload.burst": "4 KiB"})
     assert row["makespan_us"] == alone.makespan_us
     assert row["roles.producer.stall_mean_us"] == alone.metrics["roles"]["producer"]["stall_mean_us"]
@@ -63,7 +63,7 @@ def test_a_second_sweep_into_the_same_folder_computes_nothing(tmp_path):
     first = xs.sweep(FAST, tmp_path, workers=2)
     again = xs.sweep(FAST, tmp_path, workers=2)
     assert (again.done, again.resumed) == (12, 12)
-    pd.testing.assert_frame_equal(first.frame(), again.frame())
+    pd.testing.assert_frame_equal(first.frame, again.frame)
 
 
 def test_a_study_that_has_grown_computes_only_what_is_new(tmp_path):
@@ -77,7 +77,7 @@ def test_another_study_into_the_same_folder_is_refused_and_leaves_its_points(tmp
     first = xs.sweep(FAST | {"name": "first"}, tmp_path / "named", workers=1)
     with pytest.raises(InputError, match="has the points of another study, first"):
         xs.sweep(FAST | {"name": "second", "axes": {"workload.producers": [3]}}, tmp_path / "named", workers=1)
-    assert len(first.frame()) == 12
+    assert len(first.frame) == 12
     xs.sweep(FAST, tmp_path / "unnamed", workers=1)
     with pytest.raises(InputError, match=r"another study, asking 'q\?'"):
         xs.sweep(FAST | {"question": "Another one?"}, tmp_path / "unnamed", workers=1)
@@ -96,7 +96,7 @@ def test_a_point_that_cannot_be_is_a_row_with_its_error(tmp_path):
         "overrides": {"workload.bursts": 2},
     }
     found = xs.sweep(bad, tmp_path, workers=1)
-    frame = found.frame()
+    frame = found.frame
     assert (found.points, found.done, found.failed) == (4, 1, 3)
     assert list(frame["error_type"].fillna("")) == ["InputError", "InputError", "", "LimitError"]
     assert "149" in frame["error"][0]
@@ -106,8 +106,8 @@ def test_a_point_that_cannot_be_is_a_row_with_its_error(tmp_path):
 
 def test_a_point_that_takes_too_long_is_given_up_and_tried_again_by_the_next_sweep(tmp_path):
     found = xs.sweep(ENDLESS, tmp_path, workers=1, timeout_s=2)
-    assert list(found.frame()["error_type"].fillna("")) == ["", "Timeout", ""]
-    assert "longer than 2 s" in found.frame()["error"][1]
+    assert list(found.frame["error_type"].fillna("")) == ["", "Timeout", ""]
+    assert "longer than 2 s" in found.frame["error"][1]
     assert xs.sweep(ENDLESS, tmp_path, workers=1, timeout_s=1).resumed == 2
 
 
@@ -135,7 +135,7 @@ def test_memory_limits_the_workers_or_refuses(tmp_path):
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"workers": 0}, "workers = 0: is not a number of processes"),
+        ({"workers": 0}, "workers = 0: must be at least 1"),
         ({"timeout_s": 0}, "is not a time limit"),
         ({"max_memory": "many"}, "is not a size"),
         ({"dask": "tcp://127.0.0.1:1", "workers": 2}, "workers: has no meaning with a Dask cluster"),
@@ -228,7 +228,7 @@ def test_an_error_of_a_worker_says_file_and_line(tmp_path):
     with pytest.raises(InputError) as alone:
         study = load_study(file)
         study.resolve(next(study.points())).program()
-    [said] = xs.sweep(file, tmp_path / "out", workers=1).frame()["error"]
+    [said] = xs.sweep(file, tmp_path / "out", workers=1).frame["error"]
     assert said == str(alone.value)
     assert said.startswith(f"{file}:5: workload.")
 
@@ -264,7 +264,7 @@ def test_three_hundred_points_in_the_compiled_engine(tmp_path):
     study = {"question": "q?", "scenario": "isolated-burst", "axes": axes}
     found = xs.sweep(study, tmp_path, workers=2)
     assert (found.points, found.done) == (300, 300)
-    frame = found.frame()
+    frame = found.frame
     assert (frame["bytes_stored"] == frame["producers"] * 48 * 1024).all()
     stall = frame.pivot(index="producers", columns="rate_gbs", values="stall_total_us")
     assert (stall.diff(axis="columns").iloc[:, 1:] <= 1e-9).all(
@@ -282,7 +282,7 @@ def test_points_with_a_changed_link_name_the_collective_that_stayed(tmp_path):
         "axes": {"link": {"path": "machine.interconnect.drain_rate", "values": ["350 GB/s", "700 GB/s"]}},
     }
     done = xs.sweep(study, tmp_path / "out", workers=1)
-    assert done.failed == 0, done.frame()
+    assert done.failed == 0, done.frame
     [said] = done.cautions()
     assert "ring_rate = 371 GB/s" in said and said.endswith("(1 of 2 points)")
 

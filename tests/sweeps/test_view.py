@@ -37,7 +37,7 @@ def test_one_axis_is_a_line_with_all_its_points(tmp_path):
     one = xs.sweep(FAST | {"axes": {"workload.producers": [4, 1, 2]}}, tmp_path, workers=1)
     [axes] = one.plot().axes
     [line] = axes.lines
-    ordered = one.frame().sort_values("workload.producers")
+    ordered = one.frame.sort_values("workload.producers")
     assert line.get_xdata().tolist() == [1, 2, 4]
     assert line.get_ydata().tolist() == ordered["makespan_us"].tolist()
     assert axes.get_ylabel() == "makespan, µs"
@@ -46,7 +46,7 @@ def test_one_axis_is_a_line_with_all_its_points(tmp_path):
 def test_an_axis_of_names_is_bars(tmp_path):
     one = xs.sweep(FAST | {"axes": {"workload.mode": ["isolated", "synchronised"]}}, tmp_path, workers=1)
     [axes] = one.plot("ops").axes
-    assert [bar.get_height() for bar in axes.patches] == one.frame()["ops"].tolist()
+    assert [bar.get_height() for bar in axes.patches] == one.frame["ops"].tolist()
 
 
 def test_two_axes_are_a_heat_map_with_every_value_in_its_place(tmp_path):
@@ -54,7 +54,7 @@ def test_two_axes_are_a_heat_map_with_every_value_in_its_place(tmp_path):
     axes = two.plot("bytes_stored").axes[0]
     image = axes.images[0].get_array()
     assert image.shape == (3, 4)  # the longer axis across
-    frame = two.frame().set_index(["workload.producers", "workload.burst_bytes"])
+    frame = two.frame.set_index(["workload.producers", "workload.burst_bytes"])
     for row, producers in enumerate((1, 2, 4)):
         for column, burst in enumerate((1024, 2048, 3072, 4096)):
             assert image[row, column] == frame.loc[(producers, burst), "bytes_stored"]
@@ -162,7 +162,7 @@ def test_rows_say_how_evenly_gpus_are_loaded(tmp_path):
     """All of 4 GPUs send equally much in one study, GPU 0 alone in the other."""
     workload = SCENARIO["workload"] | {"gpus": 4, "destination": "all"}
     study = FAST | {"scenario": SCENARIO | {"workload": workload}, "axes": {"workload.senders": ["one", "all"]}}
-    frame = xs.sweep(study, tmp_path, workers=1).frame()
+    frame = xs.sweep(study, tmp_path, workers=1).frame
     assert frame["loads.sent_max_over_mean"].isna().tolist() == [
         True,
         False,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..scenarios.cautions import cautions, other_kernels
 from ..scenarios.loader import Resolved
 from ..sim.errors import InputError, XstageError
+from ..sim.run_options import check_options
 from ..sim.units import PS_PER_US
 from ..terminal.heading import asked
 from ..terminal.output import Printed, folded, table, warning_parts, with_warnings
@@ -160,6 +161,7 @@ def compare(
     or a workload that has none.
     """
     resolved = resolved_scenario(scenario, overrides)
+    check_options(resolved.scenario.engine, trace)
     choices, runs = comparable(resolved), []
     usual = list(dict.fromkeys([own_policy(resolved), *choices_of(resolved)]))
     names = chosen_policies(choices, usual if policies is None else policies)

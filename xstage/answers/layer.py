@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..sim.arguments import check_whole, paths_and_values
 from ..sim.errors import InputError, XstageError
 from ..sim.units import PS_PER_US
 from ..terminal.output import Printed, table, warning_parts, with_warnings
@@ -155,7 +156,7 @@ class Layer(Printed):
 
 def layer(
     model: str,
-    machine: str = MACHINE,
+    machine: str | Path | Machine = MACHINE,
     *,
     gpus: int = GPUS,
     tokens: int | None = None,
@@ -174,14 +175,16 @@ def layer(
     from ..scenarios.attention_models import attention_model
     from ..scenarios.cautions import block_cautions
     from ..scenarios.layers import block, block_policies, expert_numbers, tokens_of
-    from ..scenarios.machine_files import load_machine
+    from ..scenarios.machine_files import load_machine, of_machine
     from ..sim.layers import KernelLength, Work, simulate_block
 
     names = chosen_policies(block_policies(model), policies)
-    for field, value in (("gpus", gpus), ("tokens", tokens)):
-        if value is not None and value < 1:
-            raise InputError("must be at least 1", field=field, value=value)
-    loaded = load_machine(machine, overrides, "--set ")
+    check_whole(gpus, "gpus")
+    check_whole(seed, "seed", 0)
+    if tokens is not None:
+        check_whole(tokens, "tokens")
+    changes = of_machine(paths_and_values(overrides), "--set ")
+    loaded = load_machine(machine, changes, "--set ")
     _check_fit(model, loaded, gpus)
     known: dict[Work, KernelLength] = {}
     warnings: dict[str, None] = {}
@@ -193,7 +196,7 @@ def layer(
             kernels = block(model, name, gpus=gpus, tokens=tokens, seed=seed)
             times = simulate_block(loaded, kernels, granule, known)
             runs.append(LayerRun(name, times))
-            warnings |= dict.fromkeys(block_cautions(loaded, overrides or (), gpus, kernels, times.kernels))
+            warnings |= dict.fromkeys(block_cautions(loaded, changes, gpus, kernels, times.kernels))
         except XstageError as error:
             if done == len(names) - 1 and not any(run.time for run in runs):
                 raise  # the shape, not the policy

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
+from ..sim.arguments import names
 from ..sim.checked import closest
 from ..sim.errors import InputError
 from .needed_parts import uses_links, without_drain_limit, without_link_limit
@@ -190,7 +191,7 @@ def ordered(order: Sequence[str] | None) -> list[Limit]:
     if order is None:
         return list(LIMITS)
     found: list[Limit] = []
-    for name in order:
+    for name in names(order, "order"):
         limit = known.get(symbols.get(name, name))
         if limit is None:
             reason = f"is no limit that can be removed{closest(name, known)}"

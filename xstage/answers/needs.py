@@ -13,17 +13,16 @@ How long a scenario takes is its makespan, for a single burst its sender-visible
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
 from ..sim.units import PS_PER_US
 from ..terminal.heading import asked, what_runs_where
-from ..terminal.output import parts_html, table, warning_parts, with_warnings
+from ..terminal.output import Printed, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
 from .needed_parts import UNBOUNDED, Amount, Scalable, all_rates, rate_parts, room
@@ -37,6 +36,10 @@ LOSS_PCT = 1.0
 """What a limit that is enough may cost."""
 ORDER_PCT = 0.2
 """What another order of granules alone may change; docs/model.md."""
+SAME_PROGRAM = ("attention_a2a", "megamoe")
+"""Kinds of workloads whose Program is the same whatever R and Q are, so that it is built once. A burst train holds the pace
+that R allows, and a kernel with a collective takes what that takes at R.
+"""
 MOST_FACTOR = 1024.0
 PRECISION = 1.02
 """Bounds of a factor are drawn together until they differ by no more."""
@@ -44,22 +47,8 @@ EXPECTED_RUNS = 11
 """Of a limit, for telling how far the search is."""
 
 
-class Took(NamedTuple):
-    """How long a run took, by the end that the scenario is judged by, and its makespan."""
-
-    time_ps: int
-    makespan_ps: int
-
-    @property
-    def time_us(self) -> float:
-        return self.time_ps / PS_PER_US
-
-    @property
-    def makespan_us(self) -> float:
-        return self.makespan_ps / PS_PER_US
-
-
-Rerun = Callable[[Resolved], Took]
+Rerun = Callable[[Resolved], int]
+"""How long a scenario takes, in ps, to the end that it is judged by."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +61,6 @@ class Alone:
     value: str
     settings: Mapping[str, Any]
     time_us: float
-    makespan_us: float
     enough: bool
 
 
@@ -84,16 +72,14 @@ class Less:
     settings: Mapping[str, Any]
     factor: float
     time_us: float
-    makespan_us: float
 
 
 @dataclass(frozen=True)
 class Need:
     """`factor` of what there is that is enough, `value` with its unit. Both are None if `MOST_FACTOR` times as much is not,
     or if a `MOST_FACTOR`-th still is (`unimportant`). `time_us` is with what is needed, `best_us` without the limit; `tried`
-    are all factors of `scaled` with their times, us. A run with the overrides `settings` takes `time_us`, with a makespan of
-    `makespan_us`. `alone` are the kinds of rates, where there are several; `less` is there if less was faster than what
-    there is.
+    are all factors of `scaled` with their times, us. A run with the overrides `settings` takes `time_us`.
+    `alone` are the kinds of rates, where there are several; `less` is there if less was faster than what there is.
     """
 
     name: str
@@ -102,7 +88,6 @@ class Need:
     value: str | None
     factor: float | None
     time_us: float
-    makespan_us: float
     best_us: float
     unimportant: bool
     tried: tuple[tuple[float, float], ...]
@@ -128,14 +113,12 @@ class Need:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Needs:
+class Needs(Printed):
     """What a scenario needs of R and of Q, each with the other as it is. It takes `time_us` as it is."""
 
     resolved: Resolved
     time_us: float
-    makespan_us: float
     needs: tuple[Need, ...]
-    timing: dict[str, float]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -160,7 +143,6 @@ class Needs:
             "machine": self.resolved.machine.name,
             "time_is": f"{self.resolved.scenario.workload.judged_by}_us",
             "time_us": self.time_us,
-            "makespan_us": self.makespan_us,
             "loss_pct": LOSS_PCT,
             "needs": [asdict(need) | {"verdict": need.verdict} for need in self.needs],
             "sentence": self.sentence,
@@ -191,8 +173,33 @@ class Needs:
     def __repr__(self) -> str:
         return f"<Needs of {self.resolved.scenario.name}: {', '.join(f'{n.name} {n.verdict}' for n in self.needs)}>"
 
-    def _repr_html_(self) -> str:
-        return parts_html(needs_parts(self))
+    def printed(self) -> list[Any]:
+        """The answer for a person."""
+        rows = [
+            (
+                need.text,
+                need.now,
+                need.value or need.verdict,
+                f"{need.factor:.3g}" if need.factor else "",
+                f"{need.time_us:.3f}",
+                f"{need.best_us:.3f}",
+            )
+            for need in self.needs
+        ]
+        end = end_in_words(self.resolved)
+        return [
+            *asked(self.resolved),
+            f"{what_runs_where(self.resolved)}: {self.time_us:.3f} us" + ("" if end == "makespan" else f", {end}"),
+            "",
+            table(
+                f"what it needs to lose no more than {LOSS_PCT:g} % to a limit, each with the other as it is",
+                ("limit", "now", "needed", "times now", "then, us", "without limit, us"),
+                rows,
+            ),
+            "",
+            self.sentence,
+            *warning_parts(self.warnings),
+        ]
 
 
 def needs(scenario: Given, *, overrides: Mapping[str, Any] | None = None, progress: Progress = silent) -> Needs:
@@ -200,32 +207,30 @@ def needs(scenario: Given, *, overrides: Mapping[str, Any] | None = None, progre
 
     Takes some 25 runs. Raises `InputError` as `run` does.
     """
-    started = time.perf_counter()
     resolved = resolved_scenario(scenario, overrides)
     done = 1
 
-    def took(changed: Resolved, without_room: bool = False) -> Took:
+    def took(changed: Resolved, without_room: bool = False) -> int:
         nonlocal done
         progress(done, max(done + 1, 2 * EXPECTED_RUNS))
         done += 1
-        again = simulated(changed, "off", waterfall.without_capacity_limit if without_room else None)
-        return Took(taken_ps(changed, again), again.makespan_ps)
+        again = simulated(changed, "off", waterfall.without_capacity_limit if without_room else None, same)
+        return taken_ps(changed, again)
 
     progress(0, 2 * EXPECTED_RUNS)
     run, rates = simulated(resolved, "off"), all_rates(resolved)
-    own = Took(taken_ps(resolved, run), run.makespan_ps)
-    unlimited_ps = took(rates.at(UNBOUNDED).of(resolved)).time_ps
-    drain = _need(rates, resolved, took, own, unlimited_ps)
-    capacity = _need(room(resolved), resolved, took, own, took(resolved, without_room=True).time_ps)
+    same = run.program if resolved.scenario.workload.kind in SAME_PROGRAM else None
+    own_ps = taken_ps(resolved, run)
+    unlimited_ps = took(rates.at(UNBOUNDED).of(resolved))
+    drain = _need(rates, resolved, took, own_ps, unlimited_ps)
+    capacity = _need(room(resolved), resolved, took, own_ps, took(resolved, without_room=True))
     found = (_that_binds(drain, resolved, took, unlimited_ps), capacity)
     progress(done, done)
-    warnings = tuple(cautions(resolved, run.program, run))
-    timing = {"wall_s": time.perf_counter() - started}
-    return Needs(resolved, own.time_us, own.makespan_us, found, timing, warnings)
+    return Needs(resolved, own_ps / PS_PER_US, found, tuple(cautions(resolved, run.program, run)))
 
 
-def _need(limit: Scalable, resolved: Resolved, took: Rerun, own: Took, best_ps: int) -> Need:
-    found = {1.0: own}
+def _need(limit: Scalable, resolved: Resolved, took: Rerun, own_ps: int, best_ps: int) -> Need:
+    found = {1.0: own_ps}
 
     def is_enough(factor: float) -> bool:
         if factor not in found:
@@ -233,7 +238,7 @@ def _need(limit: Scalable, resolved: Resolved, took: Rerun, own: Took, best_ps: 
         return _enough(found[factor], best_ps)
 
     factor = least_factor(is_enough)
-    then = found[factor] if factor else own
+    then_ps = found[factor] if factor else own_ps
     amount = limit.at(factor) if factor and factor != 1 else Amount(limit.now, {}, {})
     return Need(
         name="capacity" if limit.name == "capacity" else "drain_rate",
@@ -241,28 +246,27 @@ def _need(limit: Scalable, resolved: Resolved, took: Rerun, own: Took, best_ps: 
         now=limit.now,
         value=amount.text if factor else None,
         factor=factor or None,
-        time_us=then.time_us,
-        makespan_us=then.makespan_us,
+        time_us=then_ps / PS_PER_US,
         best_us=best_ps / PS_PER_US,
         unimportant=factor == 0,
-        tried=tuple((factor, one.time_us) for factor, one in sorted(found.items())),
+        tried=tuple((factor, ps / PS_PER_US) for factor, ps in sorted(found.items())),
         settings=amount.settings,
         scaled=limit.text,
         less=_faster_with_less(limit, found, best_ps),
     )
 
 
-def _enough(took: Took, best_ps: int) -> bool:
-    return took.time_ps <= (1 + LOSS_PCT / 100) * best_ps
+def _enough(time_ps: int, best_ps: int) -> bool:
+    return time_ps <= (1 + LOSS_PCT / 100) * best_ps
 
 
-def _faster_with_less(limit: Scalable, found: Mapping[float, Took], best_ps: int) -> Less | None:
+def _faster_with_less(limit: Scalable, found: Mapping[float, int], best_ps: int) -> Less | None:
     """The fastest of what was tried, if it is less than there is and faster than all that there could be."""
-    factor = min(found, key=lambda one: (found[one].time_ps, -one))
-    if factor >= 1 or found[factor].time_ps >= (1 - ORDER_PCT / 100) * min(found[1.0].time_ps, best_ps):
+    factor = min(found, key=lambda one: (found[one], -one))
+    if factor >= 1 or found[factor] >= (1 - ORDER_PCT / 100) * min(found[1.0], best_ps):
         return None
     amount = limit.at(factor)
-    return Less(amount.text, amount.settings, factor, found[factor].time_us, found[factor].makespan_us)
+    return Less(amount.text, amount.settings, factor, found[factor] / PS_PER_US)
 
 
 def _that_binds(need: Need, resolved: Resolved, took: Rerun, best_ps: int) -> Need:
@@ -273,15 +277,15 @@ def _that_binds(need: Need, resolved: Resolved, took: Rerun, best_ps: int) -> Ne
     found = []
     for part in parts:
         amount = part.at(need.factor)
-        then = took(amount.of(resolved))
-        found.append(Alone(part.name, part.text, part.now, amount.text, amount.settings, then.time_us, then.makespan_us,
-                           _enough(then, best_ps)))  # fmt: skip
+        then_ps = took(amount.of(resolved))
+        found.append(Alone(part.name, part.text, part.now, amount.text, amount.settings, then_ps / PS_PER_US,
+                           _enough(then_ps, best_ps)))  # fmt: skip
     need = replace(need, alone=tuple(found))
     binding = min((one for one in found if one.enough), key=lambda one: one.time_us, default=None)
     if binding is None:
         return need
     return replace(need, text=binding.text, now=binding.now, value=binding.value, settings=binding.settings,
-                   time_us=binding.time_us, makespan_us=binding.makespan_us)  # fmt: skip
+                   time_us=binding.time_us)  # fmt: skip
 
 
 def least_factor(is_enough: Callable[[float], bool]) -> float | None:
@@ -304,35 +308,6 @@ def least_factor(is_enough: Callable[[float], bool]) -> float | None:
         else:
             short = middle
     return enough
-
-
-def needs_parts(done: Needs) -> list[Any]:
-    """The answer for a person."""
-    rows = [
-        (
-            need.text,
-            need.now,
-            need.value or need.verdict,
-            f"{need.factor:.3g}" if need.factor else "",
-            f"{need.time_us:.3f}",
-            f"{need.best_us:.3f}",
-        )
-        for need in done.needs
-    ]
-    end = end_in_words(done.resolved)
-    return [
-        *asked(done.resolved),
-        f"{what_runs_where(done.resolved)}: {done.time_us:.3f} us" + ("" if end == "makespan" else f", {end}"),
-        "",
-        table(
-            f"what it needs to lose no more than {LOSS_PCT:g} % to a limit, each with the other as it is",
-            ("limit", "now", "needed", "times now", "then, us", "without limit, us"),
-            rows,
-        ),
-        "",
-        done.sentence,
-        *warning_parts(done.warnings),
-    ]
 
 
 def _short(need: Need, now_us: float) -> str:

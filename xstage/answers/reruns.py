@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..scenarios.loader import Resolved
 from ..scenarios.workload import PolicyChoice
 from ..scenarios.workloads import WORKLOADS
+from ..sim.arguments import names
 from ..sim.checked import closest, nowhere
 from ..sim.errors import InputError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..scenarios.schema import Scenario
     from ..scenarios.workload import Workload
     from ..sim.machine import Machine
+    from ..sim.program import Program
     from ..sim.run_options import TraceLevel
     from ..sim.topology import Fabric
     from ..sim.trace import Trace
@@ -44,13 +46,17 @@ def with_numbers(machine: Machine, values: Mapping[str, Any]) -> Machine:
 
 
 def simulated(
-    resolved: Resolved, trace: TraceLevel = "summary", change: Callable[[Fabric], Fabric] | None = None
+    resolved: Resolved,
+    trace: TraceLevel = "summary",
+    change: Callable[[Fabric], Fabric] | None = None,
+    program: Program | None = None,
 ) -> Trace:
-    """The scenario's run in its engine, on its fabric or on what `change` makes of it."""
+    """The scenario's run in its engine, on its fabric or on what `change` makes of it. `program` is its own, if known."""
     from ..sim.execute import simulate
 
     fabric = resolved.fabric()
-    return simulate(resolved.program(), change(fabric) if change else fabric, resolved.scenario.engine, trace)
+    known = resolved.program() if program is None else program
+    return simulate(known, change(fabric) if change else fabric, resolved.scenario.engine, trace)
 
 
 def taken_ps(resolved: Resolved, run: Trace) -> int:
@@ -89,16 +95,17 @@ def chosen_policies(choices: Collection[str], policies: Sequence[str] | None, fi
     """The names asked for, or all. Raises `InputError` for one that there is not or that is given twice, or for none."""
     if policies is None:
         return list(choices)
-    for name in policies:
+    asked = names(policies, field)
+    for name in asked:
         if name not in choices:
             raise InputError(
                 f"is no policy of this workload{closest(name, choices)}", field=field, value=name, allowed=choices
             )
-        if policies.count(name) > 1:
+        if asked.count(name) > 1:
             raise InputError("is given twice", field=field, value=name)
-    if not policies:
+    if not asked:
         raise InputError("names no policy", field=field, allowed=choices)
-    return list(policies)
+    return asked
 
 
 def own_policy(resolved: Resolved) -> str:

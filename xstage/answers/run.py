@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..scenarios.loader import Resolved
 from ..sim.units import format_size
 from ..terminal.heading import asked, what_runs_where
-from ..terminal.output import parts_html, table, warning_parts, with_warnings
+from ..terminal.output import Printed, table, warning_parts, with_warnings
 from .figure_setting import setting_of
 
 if TYPE_CHECKING:
@@ -23,16 +23,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Run:
-    """One simulated scenario. `metrics` are those of sim/metrics.py; times in `timing` are seconds of this computer."""
+class Run(Printed):
+    """One simulated scenario."""
 
     resolved: Resolved
+    """The scenario and its machine."""
     engine: str
     metrics: dict[str, Any]
+    """The numbers of `xstage run --json`: makespan_us, stall_total_us, occupancy_peak_bytes, roles, spans and more."""
     timing: dict[str, float]
+    """What building and simulating took on this computer, in seconds."""
     program: Program
+    """The schedule."""
     fabric: Fabric
     trace: Trace
+    """What happened, as tables."""
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -49,6 +54,7 @@ class Run:
 
     @property
     def makespan_us(self) -> float:
+        """From time 0 until the last lane is free and the last byte is visible."""
         return float(self.metrics["makespan_us"])
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,8 +73,9 @@ class Run:
         scenario, machine = self.resolved.scenario.name, self.resolved.machine.name
         return f"<Run of {scenario} on {machine}, {self.engine} engine: {self.makespan_us:.3f} us>"
 
-    def _repr_html_(self) -> str:
-        return parts_html([*run_parts(self), *warning_parts(self.warnings)])
+    def printed(self) -> list[Any]:
+        """What was simulated, then the numbers, for a person."""
+        return [*run_parts(self), *warning_parts(self.warnings)]
 
 
 def run_parts(run: Run) -> list[Any]:

@@ -20,6 +20,7 @@ from ..sim.granule_counts import op_granules, pieces_of_rows, total_granules
 from ..sim.layout import Layout
 from ..sim.outcome import GRANULE_RECORD, LANE_TOTAL, OP_RECORD, PORT_TOTAL, SPAN
 from ..sim.program_index import op_gpus, op_repeats
+from ..sim.run_options import check_options
 from ..sim.units import format_size
 from ..terminal.output import Printed, table
 from ..terminal.progress import PATIENCE_S
@@ -76,7 +77,9 @@ def estimate_run(
 
     `engine`, `trace` and `overrides` are those of `run`. Raises what building the schedule raises.
     """
-    built = scenario if isinstance(scenario, Built) else Built.of(resolved_scenario(scenario, overrides))
+    resolved = scenario if isinstance(scenario, Built) else resolved_scenario(scenario, overrides)
+    check_options(engine or resolved.scenario.engine, trace or resolved.scenario.trace)
+    built = resolved if isinstance(resolved, Built) else Built.of(resolved)
     program, fabric = built.program(), built.fabric()
     _load(engine or built.scenario.engine)
     held = _resident_bytes()  # the engine itself, but none of the tables that it makes while it is watched

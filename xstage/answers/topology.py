@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError
+from ..sim.machine import Machine
 from ..sim.units import gbs, us
 from ..terminal.output import parts_html
 from .topology_facts import shown_topology, topology_facts
@@ -14,8 +15,6 @@ from .topology_facts import shown_topology, topology_facts
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-    from ..sim.machine import Machine
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -56,10 +55,13 @@ class Topology:
         return parts_html(shown_topology(self.facts))
 
 
-def topology(name: str) -> Topology:
-    """The topology of a catalogue entry or a file. Raises `InputError` for a name that is not known, or a study."""
+def topology(name: str | Path | Machine) -> Topology:
+    """The topology of a catalogue entry, a file or a `Machine`. Raises `InputError` for a name that is not known, or a
+    study.
+    """
     machine, gpus = _machine_of(name)
-    return Topology(name, machine, gpus, topology_facts(machine.interconnect.kind.value, machine.fabric(gpus)))
+    called = machine.name if isinstance(name, Machine) else str(name)
+    return Topology(called, machine, gpus, topology_facts(machine.interconnect.kind.value, machine.fabric(gpus)))
 
 
 def links_table(machine: Machine) -> pd.DataFrame:
@@ -79,16 +81,16 @@ def links_table(machine: Machine) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["source", "target", "rate_gbs", "latency_us"])
 
 
-def _machine_of(name: str) -> tuple[Machine, int]:
+def _machine_of(name: str | Path | Machine) -> tuple[Machine, int]:
     """The machine that a name or file means, and how many of its GPUs are used."""
     from ..scenarios.any_file import find_entry
     from ..scenarios.loader import load_scenario
     from ..scenarios.machine_files import load_machine
 
-    kind = find_entry(name).kind
+    kind = "machine" if isinstance(name, Machine) else find_entry(name).kind
     if kind == "study":
-        raise InputError("has no topology of its own", field="name", value=name, allowed="a scenario or a machine")
-    if kind == "machine":
+        raise InputError("has no topology of its own", field="name", value=str(name), allowed="a scenario or a machine")
+    if isinstance(name, Machine) or kind == "machine":
         machine = load_machine(name)
         return machine, machine.gpus
     resolved = load_scenario(name)

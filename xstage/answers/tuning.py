@@ -7,7 +7,6 @@ smallest ring that it can do with, so that what a ring takes is said of the run 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..scenarios.workload import Ring
+from ..sim.arguments import check_whole
 from ..sim.search import KNEE_PCT
 from ..terminal.heading import asked, what_runs_where
-from ..terminal.output import parts_html, table, warning_parts, with_warnings
+from ..terminal.output import Printed, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
 from .comparison import parameters_text
@@ -46,7 +46,7 @@ NO_SAVING = "no saving: the scenario cannot run as it is written"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Tuning:
+class Tuning(Printed):
     """All runs in the order in which they were made (`curve`), the scenario's own first, and what follows from them.
 
     Of several that are fastest, `best` is the scenario's own, or else one whose policy chooses its settings, or else that
@@ -66,7 +66,6 @@ class Tuning:
     interval: SavingInterval | None
     advice: Advice
     changes: tuple[str, ...]
-    timing: dict[str, float]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -187,8 +186,39 @@ class Tuning:
     def __repr__(self) -> str:
         return f"<Tuning of {self.resolved.scenario.name}: {self.best.policy} {parameters_text(self.best.parameters)}>"
 
-    def _repr_html_(self) -> str:
-        return parts_html(tuning_parts(self))
+    def printed(self) -> list[Any]:
+        """The answer for a person: the best, what to change, and the best few of each policy."""
+        best, own = self.best, self.own
+        parts: list[Any] = [*asked(self.resolved), what_runs_where(self.resolved), ""]
+        if self.saving_pct is None:
+            parts.append(f"{best.policy} takes {best.makespan_us:.3f} us. As it is written it cannot run: {own.error}")
+        elif self.advice != "leave":
+            saves = _saves_told(self.saving_pct, self.interval)
+            parts.append(f"{best.policy} takes {best.makespan_us:.3f} us instead of {own.makespan_us:.3f} us: {saves}.")
+        as_fast = [f"As fast: {', '.join(self.as_fast)}."] if self.as_fast else []
+        if self.advice == "leave":
+            parts += [*self.changes, *(as_fast if best is own else [])]
+        else:
+            parts += [*as_fast, *([self.interval.told] if self.interval else []), *self.changes]
+        if self.knee_told:
+            parts.append(self.knee_told)
+        if self.note:
+            parts.append(f"There is {self.note}.")
+        rows, failed = [], []
+        for policy in dict.fromkeys(tried.policy for tried in self.curve):
+            mine = [tried for tried in self.curve if tried.policy == policy]
+            known = [tried for tried in mine if tried.makespan_us is not None]
+            known.sort(key=lambda tried: (tried.makespan_us, tried is not best))
+            rows += [(policy, parameters_text(t.parameters) or _own_choice(t.leads), f"{t.makespan_us:.3f}")
+                     for t in known[:BEST_SHOWN]]  # fmt: skip
+            failed += [(policy, t.error or "") for t in mine[:1] if not known]
+        count = len(self.curve)
+        parts += ["", table(f"the best of each policy, of {count} runs", ("policy", "settings", "makespan, us"), rows)]
+        if self.notable_leads:
+            parts += ["", _leads_table(self)]
+        if failed:
+            parts += ["", table("cannot run", ("policy", "why"), failed)]
+        return [*parts, *warning_parts(self.warnings)]
 
 
 def tune(
@@ -201,11 +231,11 @@ def tune(
 ) -> Tuning:
     """Search the policies of a scenario (default: all) and their settings for the shortest makespan.
 
-    The search refines no further after `most_runs` of one policy; its coarse grid, and that for D_knee, always run. Raises
-    `InputError` for an unknown policy, a workload that has none, or if nothing can run: then with the first policy's
-    reason.
+    The search refines no further after `most_runs` (2 or more) of one policy; its coarse grid, and that for D_knee, always
+    run. Raises `InputError` for an unknown policy, a workload that has none, or if nothing can run: then with the first
+    policy's reason.
     """
-    started = time.perf_counter()
+    check_whole(most_runs, "most_runs", 2)
     resolved = resolved_scenario(scenario, overrides)
     choices = choices_of(resolved)
     names = chosen_policies(choices, policies)
@@ -238,7 +268,6 @@ def tune(
         interval=interval,
         advice=advice,
         changes=tuple(changes),
-        timing={"wall_s": time.perf_counter() - started},
         warnings=tuple(dict.fromkeys(warned)),
     )
 
@@ -359,38 +388,3 @@ def _leads_table(done: Tuning) -> Any:
         rows.append((name, lead, f"{makespan_us:.3f}", saved, ring.m_blocks, f"{ring.room_bytes / 2**20:.1f}"))
     of = f"row leads of {done.d_knee_policy}, each with the smallest ring that it can do with"
     return table(of, ("", "lead D, rows", "makespan, us", "saves", "ring, m-blocks", "ring, MiB"), rows)
-
-
-def tuning_parts(done: Tuning) -> list[Any]:
-    """The answer for a person: the best, what to change, and the best few of each policy."""
-    best, own = done.best, done.own
-    parts: list[Any] = [*asked(done.resolved), what_runs_where(done.resolved), ""]
-    if done.saving_pct is None:
-        parts.append(f"{best.policy} takes {best.makespan_us:.3f} us. As it is written it cannot run: {own.error}")
-    elif done.advice != "leave":
-        saves = _saves_told(done.saving_pct, done.interval)
-        parts.append(f"{best.policy} takes {best.makespan_us:.3f} us instead of {own.makespan_us:.3f} us: {saves}.")
-    as_fast = [f"As fast: {', '.join(done.as_fast)}."] if done.as_fast else []
-    if done.advice == "leave":
-        parts += [*done.changes, *(as_fast if best is own else [])]
-    else:
-        parts += [*as_fast, *([done.interval.told] if done.interval else []), *done.changes]
-    if done.knee_told:
-        parts.append(done.knee_told)
-    if done.note:
-        parts.append(f"There is {done.note}.")
-    rows, failed = [], []
-    for policy in dict.fromkeys(tried.policy for tried in done.curve):
-        mine = [tried for tried in done.curve if tried.policy == policy]
-        known = [tried for tried in mine if tried.makespan_us is not None]
-        known.sort(key=lambda tried: (tried.makespan_us, tried is not best))
-        rows += [(policy, parameters_text(t.parameters) or _own_choice(t.leads), f"{t.makespan_us:.3f}")
-                 for t in known[:BEST_SHOWN]]  # fmt: skip
-        failed += [(policy, t.error or "") for t in mine[:1] if not known]
-    count = len(done.curve)
-    parts += ["", table(f"the best of each policy, of {count} runs", ("policy", "settings", "makespan, us"), rows)]
-    if done.notable_leads:
-        parts += ["", _leads_table(done)]
-    if failed:
-        parts += ["", table("cannot run", ("policy", "why"), failed)]
-    return [*parts, *warning_parts(done.warnings)]

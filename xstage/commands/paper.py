@@ -42,10 +42,10 @@ def tiles(
     as_json: AsJson = False,
 ) -> None:
     """Span of L2 tiles and exposed stall of four models, with the paper's main loops as input."""
-    from ..paper.l2_tiles import TileComparison, paper_tiles
+    from ..paper.l2_tiles import paper_tiles
 
     made = partial(paper_tiles, model, tokens=tokens, exponent=exponent, seeds=seeds, workers=workers)
-    _answer("Simulating L2 tiles", made, TileComparison.printed, as_json)
+    _answer("Simulating L2 tiles", made, as_json)
 
 
 @paper_app.command()
@@ -67,10 +67,10 @@ def speedups(
     as_json: AsJson = False,
 ) -> None:
     """Interleaved against expert-wave over the 84 kinds of calls of the paper."""
-    from ..paper.calls import Speedups, paper_speedups
+    from ..paper.calls import paper_speedups
 
     made = partial(paper_speedups, output, routing or ("balanced", "skewed"), tiles=tiles, workers=workers)
-    _answer("Simulating MegaMoE calls", made, Speedups.printed, as_json)
+    _answer("Simulating MegaMoE calls", made, as_json)
 
 
 @paper_app.command()
@@ -81,15 +81,15 @@ def lead(
     as_json: AsJson = False,
 ) -> None:
     """What the row lead D of L1 over L2 costs and brings, and where its knee is."""
-    from ..paper.leads import lead_parts, paper_lead
+    from ..paper.leads import paper_lead
 
-    _answer("Simulating leads", partial(paper_lead, model, tokens, workers=workers), lead_parts, as_json)
+    _answer("Simulating leads", partial(paper_lead, model, tokens, workers=workers), as_json)
 
 
-def _answer(doing: str, made: Callable[..., Any], printed: Callable[[Any], list[Any]], as_json: bool) -> None:
+def _answer(doing: str, made: Callable[..., Any], as_json: bool) -> None:
     """Call `made` with `progress`, and print what it gives."""
     started = time.perf_counter()
     compile_engine()
     with counted_progress(doing) as progress:
         done = made(progress=progress)
-    tell(done.as_dict(), lambda: printed(done), started, as_json, 0)
+    tell(done.as_dict(), done.printed, started, as_json, 0)

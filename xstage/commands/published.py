@@ -97,19 +97,18 @@ Shown = tuple[dict[str, Any], Callable[[], list[Any]]]
 
 
 def _published(data: Path | None, gpu: str | None, variant: str | None, workers: int) -> Shown:
-    from ..predictions.output import published_parts
     from ..predictions.published import published as predict
 
     with counted_progress("Predicting published measurements") as progress:
         done = predict(data, gpu=gpu, variant=variant, workers=workers, progress=progress)
-    return done.as_dict(), lambda: published_parts(done)
+    return done.as_dict(), done.printed
 
 
 def _fit(machine: str, output: Path | None) -> Shown:
-    from ..predictions.machine_fit import fit_machine, fit_parts, write_fit
+    from ..predictions.machine_fit import fit_machine, write_fit
 
     with counted_progress(f"Fitting {machine}") as progress:
         done = fit_machine(machine, progress)
     if output is not None:
         write_fit(done, output)
-    return done.as_dict() | ({"file": str(output)} if output else {}), lambda: fit_parts(done)
+    return done.as_dict() | ({"file": str(output)} if output else {}), done.printed

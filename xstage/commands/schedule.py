@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,7 +38,7 @@ def compare(
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Comparing policies of {resolved.scenario.name}") as progress:
         done = compared(resolved, names(policies, "--policies"), progress=progress)
-    _print(done, done.printed, started, resolved, as_json)
+    _print(done, started, resolved, as_json)
 
 
 def explain(
@@ -64,18 +62,17 @@ def explain(
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Explaining {resolved.scenario.name}") as progress:
         done = explained(resolved, policy, order=names(order, "--order"), progress=progress)
-    _print(done, done.printed, started, resolved, as_json)
+    _print(done, started, resolved, as_json)
 
 
 def needs(scenario: Scenario, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Find how much drain rate and how much room in the stage are enough, all else being as it is."""
     from ..answers.needs import needs as needed
-    from ..answers.needs import needs_parts
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Searching what {resolved.scenario.name} needs") as progress:
         done = needed(resolved, progress=progress)
-    _print(done, partial(needs_parts, done), started, resolved, as_json)
+    _print(done, started, resolved, as_json)
 
 
 def tune(
@@ -93,13 +90,13 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Find the best policy and its settings, and what to change in the kernel."""
-    from ..answers.tuning import MOST_RUNS, tuning_parts
+    from ..answers.tuning import MOST_RUNS
     from ..answers.tuning import tune as tuned
 
     started, resolved = time.perf_counter(), _loaded(scenario, overrides)
     with counted_progress(f"Tuning {resolved.scenario.name}") as progress:
         done = tuned(resolved, names(policies, "--policies"), most_runs=most_runs or MOST_RUNS, progress=progress)
-    _print(done, partial(tuning_parts, done), started, resolved, as_json)
+    _print(done, started, resolved, as_json)
 
 
 def _loaded(scenario: str, overrides: list[str] | None) -> Resolved:
@@ -111,5 +108,5 @@ def _loaded(scenario: str, overrides: list[str] | None) -> Resolved:
     return resolved
 
 
-def _print(done: Any, printed: Callable[[], list[Any]], started: float, resolved: Resolved, as_json: bool) -> None:
-    tell(done.as_dict(), lambda: [*printed(), *took(started)], started, as_json, resolved.scenario.seed)
+def _print(done: Any, started: float, resolved: Resolved, as_json: bool) -> None:
+    tell(done.as_dict(), lambda: [*done.printed(), *took(started)], started, as_json, resolved.scenario.seed)

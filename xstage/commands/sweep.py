@@ -158,7 +158,7 @@ def _parts(done: Sweep, files: Sequence[str]) -> list[Any]:
 
 def _errors(done: Sweep) -> Table:
     """Each error once, with how many points have it and which is the first."""
-    failed = errors(done.frame())
+    failed = errors(done.frame)
     rows = list(failed.head(ERRORS_SHOWN).itertuples(index=False, name=None))
     title = "what failed" if len(rows) == len(failed) else f"the first {len(rows)} of {len(failed)} errors"
     return table(title, [str(name) for name in failed], rows)
@@ -166,7 +166,7 @@ def _errors(done: Sweep) -> Table:
 
 def _few_points(done: Sweep) -> list[Any]:
     """The axes and the metric of a small study; nothing of a larger one, which is for a picture or a program."""
-    frame, metric = done.frame(), done.study.study.metric
+    frame, metric = done.frame, done.study.study.metric
     if metric not in frame:
         return []
     if len(frame) > POINTS_SHOWN:

@@ -175,9 +175,13 @@ def beside(
     entry. Raises `InputError` for a part that the simulation does not have, a name that was not measured, or if nothing can
     be joined.
     """
+    import pandas as pd
+
     from ..hw_validate.readers.read import read_trace
 
-    ops = read_trace(measured) if isinstance(measured, (str, Path)) else measured
+    if match is not None and not isinstance(match, Mapping):
+        raise InputError("must be a mapping", field="match", value=match, allowed="parts by measured name")
+    ops = measured if isinstance(measured, pd.DataFrame) else read_trace(measured)
     theirs, scenario, machine = _op_table(simulated, overrides)
     if len(ops) and (ops["task"] >= 0).all():
         if match:

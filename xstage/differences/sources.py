@@ -133,7 +133,8 @@ def _entry(name: str) -> Source:
 def _scenario(resolved: Resolved, name: str | None = None) -> Source:
     written = resolved.scenario.model_dump(mode="json", exclude={"name", "machine"}, exclude_none=True)
     machine = {f"machine.{number}": value for number, value in _machine(resolved.machine).items()}
-    named = {"machine": resolved.scenario.machine.base}
+    base = resolved.scenario.machine.base
+    named = {"machine": base.name if isinstance(base, Machine) else base}
     return Source("scenario", name or resolved.scenario.name, flat(written) | named | machine)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..plots.figure_file import FORMATS
 from ..plots.save import save_drawings, save_table
+from ..sim.arguments import check_flag, check_path, check_whole, names
 from ..sim.checked import closest
 from ..sim.compilation import compile_engine
 from ..sim.errors import InputError
@@ -87,14 +88,17 @@ def figures(
     Raises `InputError` for an unknown figure or format, a folder that cannot be made, a file that does not fit, or one that
     no figure is drawn from.
     """
-    drawings, kinds = chosen(only), _known_formats(formats)
+    drawings, kinds = chosen(only), _known_formats(names(formats, "format"))
+    check_path(folder, "folder")
+    check_flag(redraw, "redraw")
+    check_whole(workers, "workers")
     given = {"calls": calls, "published": published}
     _check_used(given, [] if redraw else [drawing.name for drawing in drawings])
     if not redraw:
         make_folder(folder)
         if any(drawing.simulates and given.get(drawing.name) is None for drawing in drawings):
             compile_engine()
-    inputs = Inputs(workers, _path(calls), _path(published))
+    inputs = Inputs(workers, _path(calls, "calls"), _path(published, "published"))
     done: list[Drawn] = []
     for drawing in drawings:
         started = time.perf_counter()
@@ -111,12 +115,15 @@ def figures(
 def chosen(only: Sequence[str] | None) -> list[Drawing]:
     """The drawings of these names, or all. Raises `InputError` for another name, or for none."""
     known = {drawing.name: drawing for drawing in DRAWINGS}
-    if only is not None and not only:
+    if only is None:
+        return list(DRAWINGS)
+    asked = names(only, "only")
+    if not asked:
         raise InputError("names no figure", field="only", allowed=known)
-    for name in only or ():
+    for name in asked:
         if name not in known:
             raise InputError(f"is no figure{closest(name, known)}", field="only", value=name, allowed=known)
-    return list(DRAWINGS) if only is None else [known[name] for name in dict.fromkeys(only)]
+    return [known[name] for name in dict.fromkeys(asked)]
 
 
 def _check_used(given: Mapping[str, str | Path | None], made: Sequence[str]) -> None:
@@ -129,8 +136,11 @@ def _check_used(given: Mapping[str, str | Path | None], made: Sequence[str]) -> 
             )
 
 
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)
+def _path(given: str | Path | None, field: str) -> Path | None:
+    if given is None:
+        return None
+    check_path(given, field)
+    return Path(given)
 
 
 def _known_formats(formats: Sequence[str]) -> tuple[str, ...]:

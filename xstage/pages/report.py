@@ -66,6 +66,11 @@ def report(path: str | Path | Validation, output: str | Path) -> Report:
     """
     check_output(output, "output", SUFFIXES)
     if not isinstance(path, (str, Path)):
+        from ..hw_validate.validation import Validation
+
+        if not isinstance(path, Validation):
+            raise InputError("is nothing that a page is made of", field="type", value=type(path).__name__,
+                             allowed=f"a validation, or the path of {ALLOWED}")  # fmt: skip
         return _written(_page_of_validation(path), Path(output))
     check_not_read(output, "output", path)
     page = page_of(Path(path))

@@ -130,7 +130,7 @@ class Speedups(Printed):
                 f"{sum(self.calls['speedup'] < 1)} calls lose (paper: down to {paper['minimum']:g}), {slowed['model']} "
                 f"{slowed['numbers']} with {slowed['tokens']} balanced tokens most: {slowed['speedup']:.3f}. "
                 f"The bandwidth of HBM costs it {slowed['hbm_interleaved_us']:.0f} us, and {slowed['hbm_wave_us']:.0f} us "
-                "in waves: crossing experts reads L1 weights of one and L2 weights of another at the same time."
+                "in waves."
             )
         if lost := self.losing_case:
             parts.append(
@@ -171,19 +171,23 @@ def paper_speedups(
     where tile costs come from: the machine file, or what the paper measured of tiles (`paper_machine`). Raises `InputError`
     for another routing or kind of tiles, `XstageError` if a call could not be run.
     """
+    from ..sim.arguments import names
     from ..sim.errors import InputError, XstageError
     from ..sweeps.run import sweep
 
     ranks = {"balanced": "symmetric", "skewed": "all"}
-    for routing in routings:
+    asked = names(routings, "routings")
+    for routing in asked:
         if routing not in ranks:
             raise InputError("is unknown", field="routings", value=routing, allowed=ranks)
+    if not asked:
+        raise InputError("names no routing", field="routings", allowed=ranks)
     if tiles not in OUTPUTS:
         raise InputError("is unknown", field="tiles", value=tiles, allowed=OUTPUTS)
     study = _study(tiles)
-    study["include"] = [{"workload.ranks": ranks[routing]} for routing in routings]
+    study["include"] = [{"workload.ranks": ranks[routing]} for routing in asked]
     done = sweep(study, output or OUTPUTS[tiles], workers=workers, progress=progress)
-    points = done.frame()
+    points = done.frame
     if done.failed:
         raise XstageError(f"{done.failed} of {done.points} calls failed, the first: {points['error'].dropna().iloc[0]}")
     calls = by_call(points)

@@ -158,10 +158,16 @@ def paper_tiles(
     on which rank they are). Raises `InputError` for a model that the paper has no tiles of, or that is given twice.
     """
     from ..scenarios.x_stage import tiles
+    from ..sim.arguments import check_number, check_whole, names
     from ..sim.errors import InputError
 
     known = tiles()
-    chosen = list(known) if models is None else list(models)
+    chosen = list(known) if models is None else names(models, "model")
+    if not chosen:
+        raise InputError("names no model", field="model", allowed=known)
+    check_number(exponent, "exponent")
+    for field, value in (("tokens", tokens), ("seeds", seeds), ("workers", workers)):
+        check_whole(value, field)
     for model in chosen:
         if model not in known:
             raise InputError("is not among the paper's tiles", field="model", value=model, allowed=known)

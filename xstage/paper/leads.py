@@ -7,13 +7,14 @@ as `xstage tune` does, which searches the leads of any call; here stands also wh
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..sim.arguments import check_whole
+from ..sim.errors import InputError
 from ..sim.search import knee
-from ..terminal.output import parts_html, table
+from ..terminal.output import Printed, table
 from ..terminal.progress import Progress, silent
 from ..workers import map_on_workers
 
@@ -28,13 +29,12 @@ LEADS = (0, 192, 384, 576, 768, 960, 1152, 1536, 2304, 3072, 6144, 12288)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LeadCurve:
+class LeadCurve(Printed):
     """`rows`: one a lead, of one rank against its mirror."""
 
     model: str
     tokens: int
     rows: list[dict[str, Any]]
-    timing: dict[str, float]
 
     @property
     def knee_rows(self) -> int:
@@ -60,8 +60,22 @@ class LeadCurve:
     def __repr__(self) -> str:
         return f"<LeadCurve of {self.model}, {self.tokens} tokens: D_knee {self.knee_rows} rows>"
 
-    def _repr_html_(self) -> str:
-        return parts_html(lead_parts(self))
+    def printed(self) -> list[Any]:
+        """The curve of leads for a person."""
+        rows = [
+            (row["lead_rows"], f"{row['makespan_us']:.1f}", f"{row['l2_input_wait_us']:.2f}",
+             f"{row['stall_total_us']:.1f}", row["ring_m_blocks"], f"{row['ring_mib']:.1f}")
+            for row in self.rows
+        ]  # fmt: skip
+        return [
+            f"{self.model}, W8A8, {self.tokens} tokens a rank, balanced; interleaved, each lead in the smallest ring it "
+            "needs.",
+            "",
+            table("", ("lead D, rows", "makespan, us", "L2 waits for inputs, us a task", "stall, us", "ring, m-blocks",
+                  "ring, MiB"), rows), "",
+            f"D_knee: {self.knee_rows} rows. Below it L2 tasks wait for inputs; above it the ring grows and little is "
+            "gained.",
+        ]  # fmt: skip
 
 
 def paper_lead(
@@ -73,10 +87,19 @@ def paper_lead(
     progress: Progress = silent,
 ) -> LeadCurve:
     """Run a balanced W8A8 call of `model` with each lead (rows, ascending). Raises `InputError` for an unknown model."""
-    started = time.perf_counter()
-    points = [(model, tokens, lead) for lead in sorted(set(leads))]
-    rows = map_on_workers(simulate_lead, points, workers, progress)
-    return LeadCurve(model, tokens, rows, {"wall_s": time.perf_counter() - started})
+    check_whole(tokens, "tokens")
+    check_whole(workers, "workers")
+    points = [(model, tokens, lead) for lead in _rows(leads)]
+    return LeadCurve(model, tokens, map_on_workers(simulate_lead, points, workers, progress))
+
+
+def _rows(leads: Sequence[int]) -> list[int]:
+    """The leads in order, each once. Raises `InputError` for none, and for what is no number of rows."""
+    if not isinstance(leads, Iterable) or isinstance(leads, str) or not (found := list(leads)):
+        raise InputError("must be a list of rows", field="leads", value=leads)
+    for lead in found:
+        check_whole(lead, "leads", 0)
+    return sorted(set(found))
 
 
 def knee_of(rows: Iterable[Mapping[Any, Any]]) -> int:
@@ -124,19 +147,3 @@ def simulate_lead(point: tuple[str, int, int]) -> dict[str, Any]:
         "ring_m_blocks": ring.m_blocks,
         "ring_mib": ring.room_bytes / 2**20,
     }
-
-
-def lead_parts(done: LeadCurve) -> list[Any]:
-    """The curve of leads for a person."""
-    rows = [
-        (row["lead_rows"], f"{row['makespan_us']:.1f}", f"{row['l2_input_wait_us']:.2f}",
-         f"{row['stall_total_us']:.1f}", row["ring_m_blocks"], f"{row['ring_mib']:.1f}")
-        for row in done.rows
-    ]  # fmt: skip
-    return [
-        f"{done.model}, W8A8, {done.tokens} tokens a rank, balanced; interleaved, each lead in the smallest ring it needs.",
-        "",
-        table("", ("lead D, rows", "makespan, us", "L2 waits for inputs, us a task", "stall, us", "ring, m-blocks",
-              "ring, MiB"), rows), "",
-        f"D_knee: {done.knee_rows} rows. Below it L2 tasks wait for inputs; above it the ring grows and little is gained.",
-    ]  # fmt: skip

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sim.errors import InputError
 from ..sim.fit_times import Fit, FittedNumber, Parameter, fit
+from ..terminal.output import Printed, table
 from ..terminal.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _MOST_SIMULATIONS_SHOWN = 60
 
 
 @dataclass(frozen=True, repr=False)
-class MachineFit:
+class MachineFit(Printed):
     """The fit of one machine: the calls that were measured, in words, and the numbers."""
 
     machine: str
@@ -64,10 +65,26 @@ class MachineFit:
     def __repr__(self) -> str:
         return f"<MachineFit of {self.machine}: {len(self.fit.numbers)} numbers, {len(self.calls)} calls>"
 
-    def _repr_html_(self) -> str:
-        from ..terminal.output import parts_html
-
-        return parts_html(fit_parts(self))
+    def printed(self) -> list[Any]:
+        """The fit for a person."""
+        fitted = self.fit
+        calls = [
+            (call, measured, before, after, 100 * (after / measured - 1))
+            for call, measured, before, after in zip(
+                self.calls, fitted.measured_us, fitted.before_us, fitted.predicted_us, strict=True
+            )
+        ]
+        numbers = [
+            (n.parameter.name, _text(n.value, n.parameter.unit), f"{n.low:.4g} to {n.high:.4g}",
+             f"{n.parameter.low:.4g} to {n.parameter.high:.4g}", " ".join(f"{s:+.2f}" for s in n.sensitivity),
+             f"{100 * n.informed:.0f} %", n.flag)
+            for n in fitted.numbers
+        ]  # fmt: skip
+        return [
+            table(f"{self.machine}: measured calls", ("call", "measured us", "before", "after", "error %"), calls),
+            "",
+            table("numbers", ("number", "value", "interval", "before", "sensitivity", "narrower", ""), numbers),
+        ]
 
     def _entry(self, number: FittedNumber) -> dict[str, Any]:
         parameter = number.parameter
@@ -102,8 +119,8 @@ def fit_machine(name: str, progress: Progress = silent) -> MachineFit:
     tables = [load_published(kind) for kind in kinds]
     measured: dict[Case, list[float]] = {}
     names: dict[Case, str] = {}
-    for table in tables:
-        for row in plain_rows(table[table.fit & (table.machine == name) & (table.timed == "kernel")]):
+    for rows in tables:
+        for row in plain_rows(rows[rows.fit & (rows.machine == name) & (rows.timed == "kernel")]):
             if (case := mapped(row).case) is not None:
                 measured.setdefault(case, []).append(time_of_kernel(row))
                 names.setdefault(case, _call(row))
@@ -155,30 +172,6 @@ def overhead_us(row: Mapping[str, Any]) -> float:
     """Launch overhead that the source states, the middle of its range; 0 if it states none."""
     low, high = row.get("offset_low_us"), row.get("offset_high_us")
     return 0.0 if low is None or low != low or high is None or high != high else (float(low) + float(high)) / 2
-
-
-def fit_parts(done: MachineFit) -> list[Any]:
-    """The fit for a person."""
-    from ..terminal.output import table
-
-    fitted = done.fit
-    calls = [
-        (call, measured, before, after, 100 * (after / measured - 1))
-        for call, measured, before, after in zip(
-            done.calls, fitted.measured_us, fitted.before_us, fitted.predicted_us, strict=True
-        )
-    ]
-    numbers = [
-        (n.parameter.name, _text(n.value, n.parameter.unit), f"{n.low:.4g} to {n.high:.4g}",
-         f"{n.parameter.low:.4g} to {n.parameter.high:.4g}", " ".join(f"{s:+.2f}" for s in n.sensitivity),
-         f"{100 * n.informed:.0f} %", n.flag)
-        for n in fitted.numbers
-    ]  # fmt: skip
-    return [
-        table(f"{done.machine}: measured calls", ("call", "measured us", "before", "after", "error %"), calls),
-        "",
-        table("numbers", ("number", "value", "interval", "before", "sensitivity", "narrower", ""), numbers),
-    ]
 
 
 def _parameter(line: Mapping[str, str]) -> Parameter:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..table_rows import plain_rows, records
+from ..terminal.output import Printed
 from ..terminal.progress import Progress, silent
 from .machine_fit import overhead_us
 
@@ -38,7 +39,7 @@ PART_COLUMNS = (
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Published:
+class Published(Printed):
     """`rows`: input columns, kind, predicted_us, error_pct, judged, skipped, detail, baseline_us, approximation and case.
 
     `of_project`: they are the project's own. Its targets are set for those.
@@ -116,11 +117,11 @@ class Published:
     def __repr__(self) -> str:
         return f"<Published: {len(self.rows)} rows, {int(self.rows.judged.sum())} judged>"
 
-    def _repr_html_(self) -> str:
-        from ..terminal.output import parts_html
+    def printed(self) -> list[Any]:
+        """Summary, what was skipped, and targets, for a person."""
         from .output import published_parts
 
-        return parts_html(published_parts(self))
+        return published_parts(self)
 
 
 def published(
@@ -141,8 +142,15 @@ def published(
     import pandas as pd
 
     from ..scenarios.published import Kind, load_like, load_published
+    from ..sim.arguments import check_path, check_text, check_whole
     from ..sim.errors import InputError
 
+    if data is not None:
+        check_path(data, "data")
+    for field, value in (("gpu", gpu), ("variant", variant)):
+        if value is not None:
+            check_text(value, field)
+    check_whole(workers, "workers")
     kinds: tuple[Kind, ...] = ("megamoe", "attention_tp")
     tables = [load_published(kind) for kind in kinds] if data is None else [load_like(data)]
     rows = [row for table in tables for row in plain_rows(table.reset_index())]
