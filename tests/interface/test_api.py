@@ -115,8 +115,12 @@ def test_audit_takes_names_and_machines():
     assert by_name == xs.audit(xs.load_machine("hgx-b200"), producers=148, burst="32 KiB", gap="4 us")
     assert not by_name.fits
     assert xs.audit("hgx-b200", 148, "32 KiB", "4 us", overrides={"interconnect.drain_rate": "1.2 TB/s"}).fits
-    with pytest.raises(xs.InputError, match="cannot change a Machine"):
-        xs.audit(xs.load_machine("hgx-b200"), 1, "1 KiB", overrides={"stage.t0": "1 us"})
+    slow = {"interconnect.drain_rate": "600 GB/s"}
+    changed = [
+        xs.audit(machine, 148, "32 KiB", "4 us", overrides=slow)
+        for machine in (xs.load_machine("hgx-b200"), "hgx-b200")
+    ]
+    assert changed[0] == changed[1] != by_name
 
 
 @pytest.mark.parametrize(
@@ -124,6 +128,10 @@ def test_audit_takes_names_and_machines():
     [
         ({"producers": 149}, r"producers = 149: .*allowed: 0 to 148"),
         ({"producers": -1}, "producers = -1"),
+        ({"producers": True}, "producers = True: must be a whole number"),
+        ({"gpus": "8"}, "gpus = '8': must be a whole number"),
+        ({"synchronised": "no"}, "synchronised = 'no': must be true or false"),
+        ({"overrides": "stage.t0=1us"}, "overrides = 'stage.t0=1us': must be a mapping"),
         ({"burst": "1 us"}, "burst = '1 us': is not a size"),
         ({"gap": "-1 us"}, "gap = '-1 us'"),
         ({"machine": "hgx-b20"}, "did you mean 'hgx-b200'"),

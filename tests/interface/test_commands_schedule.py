@@ -138,7 +138,7 @@ def test_bars_add_up_to_the_makespan_in_any_order(order):
     assert sum(bar.ps for bar in done.bars) == done.total_ps
     assert done.total_ps == round(xs.run(MEGAMOE, overrides=SKEWED).makespan_us * 1e6)
     removable = [bar.name for bar in done.bars if bar.removed]
-    not_there = ("degraded_link", "slow_gpu", "links", "fp4_unpack", "l2_cache", "sending")
+    not_there = ("degraded_link", "slow_gpu", "links", "fp4_unpack", "hbm", "l2_cache", "sending")
     assert removable == (order or [limit.name for limit in LIMITS if limit.name not in not_there])
     assert done.frame["us"].sum() == pytest.approx(done.as_dict()["total_us"])
 

@@ -56,8 +56,7 @@ def test_a_rate_that_cannot_matter_is_warned_about(capsys: pytest.CaptureFixture
     ],
 )
 def test_a_change_that_matters_is_not(capsys: pytest.CaptureFixture[str], change: str) -> None:
-    found, said = answer(capsys, *SMALL, "--set", change)
-    assert "warnings" not in found
+    _, said = answer(capsys, *SMALL, "--set", change)
     assert "changes nothing" not in said
 
 

@@ -12,8 +12,9 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
-from ..scenarios.machine_files import load_machine
+from ..scenarios.machine_files import load_machine, of_machine
 from ..sim import burst_gap
+from ..sim.arguments import check_flag, check_whole, paths_and_values
 from ..sim.burst_gap import Audit, XStage
 from ..sim.errors import InputError, XstageError
 from ..sim.interconnect import Destination
@@ -127,26 +128,19 @@ def audit(
     """Whether bursts of remote stores fit a machine's stage as they are, by what margins, and what to do if not.
 
     `producers` SMs of each GPU store `burst` ('32 KiB') each and then nothing for `gap` ('4 us'). `machine` is a name of
-    the catalogue, a file or a `Machine`; `overrides` replaces numbers of a named one by dotted path, and a warning names
-    those that change nothing. `to` says where stores go, and so which R drains them: to the `next` GPU while all GPUs do so
+    the catalogue, a file or a `Machine`; `overrides` replaces its numbers by dotted path, and a warning names those that
+    change nothing. `to` says where stores go, and so which R drains them: to the `next` GPU while all GPUs do so
     (the slowest counts), scattered over `all` others while all do so, or to a `peer`, GPU 1, while only GPU 0 stores. `gpus`
     take part, by default all that the machine has. Closed forms: no simulation runs. Raises `InputError`.
     """
-    if isinstance(machine, Machine):
-        if overrides:
-            raise InputError("cannot change a Machine; give them when it is loaded", field="overrides",
-                             value=", ".join(overrides))  # fmt: skip
-        known = machine
-    else:
-        known = load_machine(machine, overrides)
-    most = f"0 to {known.sms}"
+    check_flag(synchronised, "synchronised")
     if to not in DESTINATIONS:
         raise InputError("is unknown", field="to", value=to, allowed=DESTINATIONS)
-    if not isinstance(producers, Integral):
-        raise InputError("must be a whole number", field="producers", value=producers, allowed=most)
-    if not 0 <= producers <= known.sms:
-        reason = "is below 0" if producers < 0 else f"is more than the SMs of {known.name}"
-        raise InputError(reason, field="producers", value=producers, allowed=most)
+    if gpus is not None:
+        check_whole(gpus, "gpus")
+    changed = of_machine(paths_and_values(overrides))
+    known = load_machine(machine, changed)
+    _check_producers(producers, known)
     count = known.gpus if gpus is None else gpus
     asked = Bursts(producers, parse_size(burst, "burst"), parse_time(gap, "gap"), synchronised)
     stage, found = _judged(known, to, count, asked)
@@ -154,9 +148,20 @@ def audit(
         **{field.name: getattr(found, field.name) for field in fields(Audit)}, machine=known.name, stage=stage,
         **asdict(asked), to=to, gpus=count, certainty=certainty(known, to, count, asked),
     )  # fmt: skip
-    if isinstance(machine, Machine) or not overrides:
-        return answer
-    return replace(answer, warnings=tuple(_without_effect(answer, machine, overrides, gpus)))
+    return replace(answer, warnings=tuple(_without_effect(answer, machine, changed, gpus)))
+
+
+def _check_producers(given: int, machine: Machine) -> None:
+    """Raises `InputError` for what is no number of SMs of the machine."""
+    reason = ""
+    if not isinstance(given, Integral) or isinstance(given, bool):
+        reason = "must be a whole number"
+    elif given < 0:
+        reason = "is below 0"
+    elif given > machine.sms:
+        reason = f"is more than the SMs of {machine.name}"
+    if reason:
+        raise InputError(reason, field="producers", value=given, allowed=f"0 to {machine.sms}")
 
 
 def _judged(machine: Machine, to: Destination, gpus: int, bursts: Bursts) -> tuple[XStage, Audit]:
@@ -177,7 +182,7 @@ def stores_to(to: Destination, gpus: int) -> str:
 
 
 def _without_effect(
-    found: BurstAudit, machine: str | Path, overrides: Mapping[str, Any], gpus: int | None
+    found: BurstAudit, machine: str | Path | Machine, overrides: Mapping[str, Any], gpus: int | None
 ) -> list[str]:
     """A sentence for each override without which the answer is the same."""
     sentences = []

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..sim.units import PS_PER_US
-from ..table_rows import records
 from ..terminal.output import Printed, table
 from ..terminal.progress import Progress, silent
 from .l2_tiles import BLOCK_M, BLOCK_N, MACHINE, fit, machine_overrides
@@ -50,13 +49,11 @@ _BALANCED = (
 class Speedups(Printed):
     """`calls`: one row a call, with times and stalls under both orders. `tiles`: where tile costs come from.
 
-    `most_slowed`: the balanced call that interleaving slows down most, and what HBM costs it; None where it slows down none.
-    `losing_case`: where no call loses, one of the catalogue that does. The functions of these names say what they hold.
+    `losing_case`: where no call loses, one of the catalogue that does. The function of this name says what it holds.
     """
 
     calls: pd.DataFrame
     tiles: str = "machine"
-    most_slowed: dict[str, Any] | None = None
     losing_case: dict[str, float] | None = None
 
     def statistics(self, routing: str | None = None) -> dict[str, float]:
@@ -125,12 +122,11 @@ class Speedups(Printed):
             f"{paper['largest_stall_reduction']:g} % is how much DiT-MoE's span falls ({wave:g} to {interleaved:g} us), see "
             "`xstage paper tiles`.",
         ]
-        if slowed := self.most_slowed:
+        if lose := int((self.calls["speedup"] < 1).sum()):
+            most = records(self.calls.sort_values("speedup"))[0]
             parts.append(
-                f"{sum(self.calls['speedup'] < 1)} calls lose (paper: down to {paper['minimum']:g}), {slowed['model']} "
-                f"{slowed['numbers']} with {slowed['tokens']} balanced tokens most: {slowed['speedup']:.3f}. "
-                f"The bandwidth of HBM costs it {slowed['hbm_interleaved_us']:.0f} us, and {slowed['hbm_wave_us']:.0f} us "
-                "in waves."
+                f"{lose} of {len(self.calls)} calls lose (paper: down to {paper['minimum']:g}), most {most['model']} "
+                f"{most['numbers']} with {most['tokens']} {most['routing']} tokens: {most['speedup']:.3f}."
             )
         if lost := self.losing_case:
             parts.append(
@@ -151,7 +147,6 @@ class Speedups(Printed):
             "paper": speedups(),
             "all": self.statistics(),
             **{routing: self.statistics(routing) for routing in routings},
-            "most_slowed": self.most_slowed,
             "losing_case": self.losing_case,
             "calls": self.calls.to_dict("records"),
         }
@@ -191,8 +186,7 @@ def paper_speedups(
     if done.failed:
         raise XstageError(f"{done.failed} of {done.points} calls failed, the first: {points['error'].dropna().iloc[0]}")
     calls = by_call(points)
-    slowed, lost = most_slowed(calls, tiles), losing_case() if calls["speedup"].min() >= 1 else None
-    return Speedups(calls, tiles, slowed, lost)
+    return Speedups(calls, tiles, losing_case() if calls["speedup"].min() >= 1 else None)
 
 
 def paper_machine() -> dict[str, Any]:
@@ -249,27 +243,6 @@ def _study(tiles: str) -> dict[str, Any]:
     if tiles == "paper":
         study["scenario"] = {**study["scenario"], "machine": {"base": MACHINE, "overrides": paper_machine()}}
     return study
-
-
-def most_slowed(calls: pd.DataFrame, tiles: str) -> dict[str, Any] | None:
-    """The balanced call that interleaving slows down most (model, numbers, tokens, speedup), and what the bandwidth of HBM
-    costs it in waves and interleaved (hbm_wave_us, hbm_interleaved_us): what a run without that limit saves. None if
-    interleaving slows down none.
-    """
-    from ..answers.explanation import explain
-
-    slowed = calls[(calls["routing"] == "balanced") & (calls["speedup"] < 1)]
-    if slowed.empty:
-        return None
-    call = records(slowed.sort_values("speedup"))[0]
-    sizes = {name: call[name] for name in ("model", "numbers", "tokens")}
-    scenario = dict(_study(tiles)["scenario"]) | {"name": "slowest"}
-    scenario["workload"] = {**scenario["workload"], **sizes, "ranks": "symmetric"}
-    wave, interleaved = (
-        sum(bar.ps for bar in explain(scenario, policy, order=["hbm"]).bars if bar.name == "hbm") / PS_PER_US
-        for policy in ("expert_wave", "interleaved")
-    )
-    return sizes | {"speedup": call["speedup"], "hbm_wave_us": wave, "hbm_interleaved_us": interleaved}
 
 
 def losing_case() -> dict[str, float]:

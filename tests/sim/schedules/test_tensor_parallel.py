@@ -463,7 +463,5 @@ def test_a_gemm_behind_a_gather_of_its_own_is_launched_after_it():
     machine = small(**{"compute.kernel_launch": "50 us"})
     shape = TensorParallel("ag_gemm", 4 * SMS * 128, 4 * 1024, 1024, 4)
     alone = run(shape, Policy("compute_only"), machine, trace="off").outcome.lanes_end_ps
-    serial = run(
-        shape, Policy("serial", rate_kbs=300_000_000, launch_ps=0), machine, trace="off"
-    ).outcome.lanes_end_ps
+    serial = run(shape, Policy("serial", rate_kbs=300_000_000, launch_ps=0), machine, trace="off").outcome.lanes_end_ps
     assert serial == pytest.approx(alone + shape.bytes_sent / 300e9 * 1e12, abs=2e6)
