@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..sim.units import PS_PER_US
+from ..table_rows import records
 from ..terminal.output import Printed, table
 from ..terminal.progress import Progress, silent
 from .l2_tiles import BLOCK_M, BLOCK_N, MACHINE, fit, machine_overrides
