@@ -52,7 +52,7 @@ def _warm(rows: Rows) -> list[str]:
     if not (len(warm) and len(cold) and len(noting)):
         return []
     there = np.interp(warm[:, 0], cold[:, 0], cold[:, 1])
-    off = 100 * ((warm[:, 1] - noting[0, 1]) / np.maximum(there - noting[0, 1], 1.0) - 1)
+    off = 100 * ((warm[:, 1] - noting[0, 1]) / np.maximum(there - noting[0, 1], noting[0, 1]) - 1)
     half = len(off) // 2
     said = []
     for what, part in (("T_iss0", off[:half]), ("R and Q", off[half:])):
@@ -87,5 +87,5 @@ def _fences(rows: Rows) -> str | None:
         return None
     return (
         f"releases by one thread slow the stores of other warps of its SM by {most:.0f} %: the fused kernels and replays, "
-        "whose courier releases beside their stores, are slower than simulated by up to as much"
+        "whose courier releases beside their stores, are slower than simulated"
     )

@@ -173,9 +173,11 @@ def neighbours(extent: Extent, rng: np.random.Generator) -> Part:
     for hogs in (0, 8, 32, e.ALL):
         rows.add("light beside hogs", e.STORE, producers=hogs, **light)
     for size in (8 * KiB, 64 * KiB):
-        rows.add("no loads", e.STORE, bytes=size, warps=4)
-        rows.add("loads under stores", e.STORE, bytes=size, warps=4, marks=3, flags=e.LOADS)
-        rows.add("fences under stores", e.STORE, bytes=size, warps=4, marks=3, flags=e.FENCES)
+        for producers in (1, e.ALL):  # below the knee, where T_iss0 shows, and beyond it
+            beside = {"producers": producers, "bytes": size, "warps": 4}
+            rows.add("no loads", e.STORE, **beside)
+            rows.add("loads under stores", e.STORE, **beside, marks=3, flags=e.LOADS)
+            rows.add("fences under stores", e.STORE, **beside, marks=3, flags=e.FENCES)
         rows.add("others idle", e.STORE, bytes=size, producers=8)
         rows.add("others busy", e.STORE, bytes=size, producers=8, flags=e.BUSY)
         rows.add("noise", e.STORE, bytes=size)

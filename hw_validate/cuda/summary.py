@@ -70,7 +70,7 @@ def _configuration(noted: Noted, numbers: Any) -> dict[str, Any]:
     told |= {f"{name}_ns": float(value) for name, value in zip(names, middle, strict=True)}
     if flags & COUNTS:
         counted = float(np.median([noted.cycles(int(i), sender)[..., 2].mean() for i in numbers]))
-        told["loads_of_a_warp" if flags & e.LOADS else "fences"] = counted
+        told["loads" if flags & e.LOADS else "fences"] = counted
     if row["kind"] in (e.STORE, e.BULK, e.FEED, e.PULL) and size:
         told["gbs"] = float(sms * size / max(middle[0], 1e-3))
     return told

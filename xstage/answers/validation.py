@@ -40,7 +40,7 @@ def calibration_parts(found: dict[str, Any]) -> list[Any]:
     between = found["intervals"]
     rows = [
         ("T_iss0", f"{found['t_iss0_ns']:.1f} ns", _interval(between["t_iss0_ns"], 1, ".1f"),
-         f"to issue {found['reference_bytes'] / 1024:g} KiB"),
+         f"to issue {found['reference_bytes'] / 1024:.3g} KiB"),
         ("R", f"{found['drain_gbs']:.2f} GB/s", _interval(between["drain_gbs"], 1, ".2f"), "drain rate"),
         ("Q", f"{found['capacity_bytes'] / 1024:.2f} KiB", _interval(between["capacity_bytes"], 1024, ".2f"),
          "outstanding capacity"),
