@@ -330,7 +330,7 @@ class MegaMoeWorkload(Workload):
         if isinstance(self.placement, Contiguous) or self.routing.kind == "recorded":
             rows = self._routed(shape, rng)
             return rows, placed(self.placement, rows)
-        batches = 1 + earlier_batches(shape.ranks * shape.tokens * shape.topk, shape.experts)
+        batches = 1 + earlier_batches(shape)
         drawn = self._routed(shape, rng, batches)
         rows, earlier = drawn.of_ranks(slice(shape.ranks)), drawn.of_ranks(slice(shape.ranks, None))
         return rows, placed(self.placement, rows, earlier)
@@ -341,6 +341,7 @@ class MegaMoeWorkload(Workload):
         from ..sim.routing_file import recorded
 
         ask, sizes = self.routing, (batches * shape.ranks, shape.tokens, shape.topk)
+        masks = rng.spawn(1)[0]  # of its own, so that the first batch is the same however many follow
         match ask:
             case Even():
                 rows = make.even(*sizes, shape.experts, rng)
@@ -354,4 +355,4 @@ class MegaMoeWorkload(Workload):
                 rows = recorded(ask.file, shape.experts, n_ranks=shape.ranks)
             case _:
                 rows = make.balanced(*sizes, shape.experts, rng)
-        return rows.masked(ask.masked, rng) if ask.masked else rows
+        return rows.masked(ask.masked, masks) if ask.masked else rows

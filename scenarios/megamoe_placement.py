@@ -14,6 +14,7 @@ from .workload import choice_by
 if TYPE_CHECKING:
     from ..sim.placement import Placement as Placed
     from ..sim.routing import Routing as Routed
+    from ..sim.schedules.megamoe import MegaMoe
 
 
 class Contiguous(Checked):
@@ -37,6 +38,8 @@ class Eplb(Checked):
 EARLIER_ROWS = 1000
 """Mean rows of an expert in the statistics of EPLB: popularity is known to 3 %. Servers count over many steps, vLLM over the
 last 1000 (https://docs.vllm.ai/en/stable/api/vllm/config/parallel/, window_size)."""
+MOST_EARLIER_SCORES = 2**27
+"""Of tokens times experts: more would take seconds to draw."""
 
 Placement = Annotated[Contiguous | Eplb, Field(discriminator="kind"), choice_by("kind")]
 
@@ -72,9 +75,11 @@ def _check_divides(key: str, parts: int, whole: int, of: str) -> None:
         raise InputError(f"do not divide {whole} {of}", field=key, value=parts, allowed=f"a divisor of {whole}")
 
 
-def earlier_batches(rows: int, experts: int) -> int:
-    """Batches of `rows` (token, slot) pairs from which EPLB takes its statistics: `EARLIER_ROWS` an expert or more."""
-    return max(1, -(-EARLIER_ROWS * experts // max(1, rows)))
+def earlier_batches(shape: MegaMoe) -> int:
+    """Batches from which EPLB takes its statistics: `EARLIER_ROWS` an expert or more, as far as they are quickly drawn."""
+    tokens = max(1, shape.ranks * shape.tokens)
+    enough = -(-EARLIER_ROWS * shape.experts // (tokens * shape.topk))
+    return max(1, min(enough, MOST_EARLIER_SCORES // (tokens * shape.experts)))
 
 
 def placed(placement: Contiguous | Eplb, rows: Routed, earlier: Routed | None = None) -> Placed:

@@ -107,7 +107,7 @@ def _of_ranks(trace: Trace, machine: Machine) -> list[Roof]:
         if compute.hbm_rate is not None:
             charged = [rank["hbm_weights"] + rank["hbm_combine"] for rank in memory]
             add("HBM", "B", charged, compute.hbm_rate.value * BYTES_PER_US_AT_1_KBS, compute.hbm_efficiency)
-        if l2 := _l2_cache(memory, machine):
+        if not is_measured and (l2 := _l2_cache(memory, machine)):
             add("L2 cache", "B", *l2)
     return found
 

@@ -12,11 +12,12 @@ from xstage.scenarios.expert_models import expert_models
 from xstage.scenarios.loader import Resolved, load_scenario
 from xstage.scenarios.machine_files import load_machine
 from xstage.scenarios.megamoe import COMPUTE_NUMBERS, MegaMoeWorkload
+from xstage.scenarios.megamoe_placement import EARLIER_ROWS, MOST_EARLIER_SCORES, earlier_batches
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
 from xstage.sim.placement import eplb, max_over_mean
 from xstage.sim.routing import from_histogram, zipf
-from xstage.sim.schedules.megamoe import Interleaved
+from xstage.sim.schedules.megamoe import Interleaved, MegaMoe
 
 SMALL = {"hidden": 512, "intermediate": 256, "experts": 16, "topk": 2, "tokens": 64, "gpus": 4}
 
@@ -299,6 +300,12 @@ def test_the_words_of_a_scenario_are_those_of_the_schedule() -> None:
 SKEWED_DECODE = {"experts": 64, "gpus": 8, "tokens": 32, "topk": 4, "routing": {"kind": "zipf", "exponent": 0.8}}
 
 
+def test_statistics_of_eplb_hold_enough_rows_and_are_bounded() -> None:
+    few, vast = (MegaMoe(4096, 2048, experts, topk=8, tokens=1) for experts in (256, 2**14))
+    assert earlier_batches(few) * 8 * 8 == EARLIER_ROWS * 256
+    assert earlier_batches(vast) * 8 * 2**14 == MOST_EARLIER_SCORES
+
+
 @pytest.mark.parametrize("redundant", [0, 16])
 def test_eplb_does_not_know_the_batch_that_it_places(redundant: int) -> None:
     """It knows the popularity. Another batch of the same popularity is as even, on average, and none perfectly."""
@@ -320,8 +327,12 @@ def test_eplb_does_not_know_the_batch_that_it_places(redundant: int) -> None:
     assert np.mean(busiest) > np.mean(known) + 0.05
 
 
-def test_the_batch_itself_does_not_depend_on_its_placement() -> None:
-    workloads = [scenario(**SKEWED_DECODE, placement=kind).scenario.workload for kind in ("contiguous", "eplb")]
+@pytest.mark.parametrize("masked", [0.0, 0.3])
+@pytest.mark.parametrize("kind", ["balanced", "even", "zipf"])
+def test_the_batch_itself_does_not_depend_on_its_placement(kind: str, masked: float) -> None:
+    exponent = {"exponent": 0.8} if kind == "zipf" else {}
+    changes = SKEWED_DECODE | {"routing": {"kind": kind, "masked": masked} | exponent}
+    workloads = [scenario(**changes, placement=place).scenario.workload for place in ("contiguous", "eplb")]
     drawn = []
     for workload in workloads:
         assert isinstance(workload, MegaMoeWorkload)

@@ -84,6 +84,9 @@ def test_measured_main_loops_are_not_bound_by_the_efficiency_of_the_machine():
     given = {"workload.tokens": 1024, "workload.l1_main_loop": "10 us", "workload.l2_main_loop": "5 us"}
     found = xs.run("megamoe-flash-wave", overrides=given)
     assert roof(found, "Tensor Cores")["efficiency"] == roof(found, "HBM")["efficiency"] == 1
+    assert not [one for one in found.metrics["roofs"] if one["part"] == "L2 cache"], (
+        "its rate is fitted to other main loops"
+    )
 
 
 def test_bursts_have_no_roof_but_those_of_the_ports():
