@@ -72,7 +72,7 @@ class Collective:
         ranks, ops = self.gemm.shape.ranks, list[Op]()
         peers = [(rank + step) % ranks for step in range(1, ranks)]
         for arrived in self.arrived:
-            stores, count = self._to_each(peers, self.share, arrived)
+            stores, count = self._to_each(peers, self.share, arrived, self.rate_kbs)
             ops += [*stores, _wait(arrived + rank, count)]
         return [ops]
 
@@ -82,22 +82,24 @@ class Collective:
         same_place = [(rank + step) % ranks for step in range(node, ranks, node)]
         neighbours = [rank // node * node + (rank + step) % node for step in range(1, node)]
         n_pieces = min(PIECES, self.share)
+        # the rate counts what all other ranks send, of which what crosses does not pass this lane
+        within_kbs = max(1, self.rate_kbs * (ranks // node) * (node - 1) // (ranks - 1))
         pieces = [self.share * (i + 1) // n_pieces - self.share * i // n_pieces for i in range(n_pieces)]
         for crossed, arrived in zip(self.crossed, self.arrived, strict=True):
             crossing = handed_out = 0
             for piece in pieces:
-                stores, count = self._to_each(same_place, piece, crossed)
+                stores, count = self._to_each(same_place, piece, crossed, self.rate_kbs)
                 across += stores
                 crossing += count
                 within.append(_wait(crossed + rank, crossing))
-                stores, count = self._to_each(neighbours, ranks // node * piece, arrived)
+                stores, count = self._to_each(neighbours, ranks // node * piece, arrived, within_kbs)
                 within += stores
                 handed_out += count
             within.append(_wait(arrived + rank, handed_out))
             across += [_wait(crossed + rank, crossing), _wait(arrived + rank, handed_out)]
         return [across, within]
 
-    def _to_each(self, peers: list[int], size: int, counter: int) -> tuple[list[Op], int]:
+    def _to_each(self, peers: list[int], size: int, counter: int, rate_kbs: int) -> tuple[list[Op], int]:
         """STOREs of `size` bytes to each of `peers`, and how often the counter of a rank is bumped if all do so."""
         parts = store_parts(size, len(peers))
         copies = 1 if self.in_switch else len(peers)
@@ -110,7 +112,7 @@ class Collective:
                 "kind": STORE,
                 "target": targets[part],
                 "bytes": part * copies,
-                "duration_ps": -(-part * len(peers) * self.bus_rounds * 10**9 // self.rate_kbs),
+                "duration_ps": -(-part * len(peers) * self.bus_rounds * 10**9 // rate_kbs),
                 "counter": counter,
                 "stride": 1,
             }

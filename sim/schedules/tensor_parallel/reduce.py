@@ -29,9 +29,10 @@ from .shape import ELEMENT_BYTES, Policy, TensorParallel
 FLAG_BYTES = 32
 ADDING_THREADS, LOAD_BYTES = 128, 16
 """Of a one-shot AllReduce: the four warps that can read accumulators add up what arrives, 16 bytes a load."""
-SMS_AT_RATE = {"sm90": 16, "sm100": 24}
+FEWEST_SMS_AT_RATE = 16
+SMS_AT_RATE = {"sm100": 24}
 """SMs that NCCL gives to an AllReduce which the switch adds up, within a node: `src/transport/nvls.cc` of
-https://github.com/NVIDIA/nccl
+https://github.com/NVIDIA/nccl. The fewest on Hopper, and where not named.
 """
 
 
@@ -249,7 +250,7 @@ class Reduce:
         machine = self.gemm.machine
         if self.how != "reserved_sms":
             return machine.sms
-        return max(self.gemm.comm_lanes, SMS_AT_RATE[needed(machine, "kernels")])
+        return max(self.gemm.comm_lanes, SMS_AT_RATE.get(needed(machine, "kernels"), FEWEST_SMS_AT_RATE))
 
     def _finish_tasks(self, rank: int) -> Ints:
         """What a rank does with complete sums: store them to the others, or (one_shot) add up what has arrived."""

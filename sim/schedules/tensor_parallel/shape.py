@@ -114,8 +114,8 @@ class TensorParallel:
     @property
     def bytes_sent(self) -> int:
         """Bytes that leave one rank of a fused kernel. The collective of `serial` is another: unless the switch adds up, it
-        sends to each rank its own, and an AllReduce in two rounds, as two_shot does. Between nodes of g GPUs each sends more
-        within its node, and a g-th to others.
+        sends to each rank its own, and an AllReduce in two rounds, as two_shot does. Between nodes of g GPUs AllGather and
+        ReduceScatter send more within a node, and a g-th to others.
 
         gemm_rs (P-1)/P m n 2; ag_gemm (P-1)/P m k 2, or m k 2 / P with multicast, which leaves once; gemm_ar on average over
         the ranks, as whole tiles have one owner: two_shot 2 (P-1)/P m n 2, multicast and one_shot m n 2, in_switch the

@@ -141,6 +141,44 @@ def test_a_collective_between_nodes_takes_the_longer_way_and_a_piece_of_the_shor
     assert serial - alone == pytest.approx(launch_us + rounds * (longer + shorter / PIECES), rel=0.03)
 
 
+@pytest.mark.parametrize("nodes, per_node", [(2, 8), (4, 4), (4, 2)])
+def test_a_collective_between_nodes_has_the_bus_bandwidth_that_it_is_given(nodes, per_node):
+    """Where neither ports nor interfaces hold it up: the shares of all others, by that rate, and what fills the pipeline."""
+    wide = {"nic_rate": "340 GB/s", "gpus_per_node": per_node, "gpus": nodes * per_node}
+    machine = load_machine("hgx-h100-rails", {f"interconnect.{key}": value for key, value in wide.items()})
+    shape = TensorParallel("gemm_rs", 4096, 8192, 8192, nodes * per_node)
+    serial, alone = (
+        simulate(build(machine, shape, how), machine.fabric(shape.ranks, 2048), trace="off").outcome.arrived_ps / 1e6
+        for how in (Policy("serial", rate_kbs=20_000_000, launch_ps=0), Policy("compute_only"))
+    )
+    by_rate = (shape.ranks - 1) * shape.local_m * shape.n * 2 / 20e3
+    assert by_rate <= serial - alone < 1.08 * by_rate
+
+
+@pytest.mark.parametrize("operation, policy", [("ag_gemm", "serial"), ("gemm_rs", "fused"), ("gemm_rs", "reshaped")])
+def test_between_nodes_nothing_goes_on_without_what_a_late_rank_has_to_give(operation, policy):
+    """A rank of the first node starts 1 ms late: what its node adds up crosses later, as does what the others gather."""
+    shape = TensorParallel(operation, 2048, 2048, 2048, 16)
+    starts = [1_000_000_000 if rank == 3 else 0 for rank in range(16)]
+    trace = simulate(build(RAILS, shape, Policy(policy), starts), RAILS.fabric(16, 4096), trace="full")
+    spans = trace.spans()
+    waits = (
+        spans[spans.phase == "gemm"] if operation == "ag_gemm" else spans[(spans.phase == "cross") & (spans.gpu < 8)]
+    )
+    assert len(waits) > 0
+    assert waits.start_us.min() > 1000
+
+
+def test_what_crosses_takes_no_sm():
+    program = build(RAILS, TensorParallel("ag_gemm", 2048, 2048, 2048, 16), Policy("reserved_sms", reserved_sms=4))
+    trace = simulate(program, RAILS.fabric(16, 4096), trace="full")
+    ops = trace.ops()
+    sent = ops[(ops.kind == "store") & (ops.role == "comm")]
+    assert len(sent) > 0 and not trace.fabric.n_gpus % 8
+    shares = program.shares["gpu"][program.destinations["first"][program.ops["target"][sent.op.to_numpy()]]]
+    assert (shares // 8 == sent.gpu.to_numpy() // 8).all()
+
+
 @pytest.mark.parametrize("wiring", ON_LINKS)
 def test_a_fused_gather_gains_over_links(wiring):
     """On reserved SMs, too, but for a block of 2 MB that crosses last: one SM copies it to three neighbours in 50 us."""
