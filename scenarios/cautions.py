@@ -405,9 +405,9 @@ def _kbs(machine: Machine, name: str) -> int:
 
 
 def _drained_kbs(machine: Machine, gpus: int, name: str) -> int:
-    """The most that the ports of `gpus` GPUs let through of a rate of collectives; `all_reduce_kbs` says why of an AllReduce
-    in the switch (sim/schedules/tensor_parallel/collective.py).
-    """
+    """The most that the ports of `gpus` GPUs let through of a rate of collectives."""
+    from ..sim.schedules.tensor_parallel import all_reduce_port_kbs
+
     if name == "all_reduce_rate":
-        return machine.drain_kbs("peer", gpus) * 2 * (gpus - 1) // (gpus + 1)
+        return all_reduce_port_kbs(machine, gpus)
     return machine.drain_kbs("all", gpus)

@@ -41,7 +41,7 @@ class BurstTrainWorkload(Workload):
     destination: Literal["peer", "all"] = "peer"
     senders: Literal["one", "all"] = "one"
 
-    def shape(self, least_factor: float = 1.0) -> BurstTrain:
+    def shape(self) -> BurstTrain:
         from ..sim.schedules.burst_train import BurstTrain
 
         return BurstTrain(
@@ -53,7 +53,6 @@ class BurstTrainWorkload(Workload):
             destination=self.destination,
             gpus=self.gpus,
             senders=self.senders,
-            least_factor=least_factor,
         )
 
     @property
@@ -73,7 +72,7 @@ class BurstTrainWorkload(Workload):
         """Where a degraded port has `least_factor` left of its rate, the stage takes as much longer to run empty."""
         from ..sim.schedules import burst_train
 
-        return burst_train.build(machine, self.shape(least_factor))
+        return burst_train.build(machine, self.shape(), least_factor)
 
 
 WORKLOADS: dict[str, type[Workload]] = {

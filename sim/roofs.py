@@ -10,7 +10,7 @@
 
 Efficiencies are those of the machine file, with which main loops and the combine are computed: no run gets beyond them, and
 one that is bound by a roof all the time reads 100 %. Where main loops are given as measured times, the data sheet's
-numbers count whole.
+numbers count whole, and the L2 cache has no roof: its rate is fitted to other ones.
 
 Each roof is that of one rank or port, the one that needs most of the time, and names it: a mean would hide it. A schedule
 says in its Program's `meta` what it knows of the first three: `flops` and `memory_bytes`, a value for each simulated rank,

@@ -39,7 +39,6 @@ class BurstTrain:
 
     destination: "peer" stores to the next GPU, "all" deals each burst over all other GPUs.
     senders: "one" (GPU 0) or "all" GPUs.
-    least_factor: what a degraded port has left of its rate; gaps and starts that go by R go by so much of it.
     """
 
     producers: int
@@ -50,7 +49,6 @@ class BurstTrain:
     destination: Destination = "peer"
     senders: Senders = "one"
     gpus: int = 2
-    least_factor: float = 1.0
 
     def __post_init__(self) -> None:
         for name, kind in (("mode", Mode), ("destination", Destination), ("senders", Senders)):
@@ -64,9 +62,10 @@ class BurstTrain:
             raise InputError("is too large for one burst", field="burst_bytes", value=self.burst_bytes, allowed=most)
 
 
-def build(machine: Machine, shape: BurstTrain) -> Program:
+def build(machine: Machine, shape: BurstTrain, least_factor: float = 1.0) -> Program:
     """The Program: on every sending GPU a lane a producer, and for each burst a task `burst` and a task `gap`.
 
+    `least_factor` is what a degraded port has left of its rate: gaps and starts that go by R go by so much of it.
     Raises `InputError` if there are more producers than SMs, or too many bursts.
     """
     n_ops = shape.producers * (2 * shape.bursts - 1) * (shape.gpus if shape.senders == "all" else 1)
@@ -77,17 +76,17 @@ def build(machine: Machine, shape: BurstTrain) -> Program:
     senders = range(shape.gpus) if shape.senders == "all" else range(1)
     for sender in senders:
         if shape.producers and shape.burst_bytes:
-            _add_sender(builder, machine, shape, sender)
+            _add_sender(builder, machine, shape, sender, least_factor)
     return builder.build(schedule="burst_train", **asdict(shape))
 
 
-def _add_sender(builder: ProgramBuilder, machine: Machine, shape: BurstTrain, sender: int) -> None:
+def _add_sender(builder: ProgramBuilder, machine: Machine, shape: BurstTrain, sender: int, least_factor: float) -> None:
     k, n = shape.producers, shape.bursts
     rows = _destinations(builder, shape, sender)
     issue_ps = machine.issue_time_ps(shape.burst_bytes)
     first_store = builder.ops(STORE, target=rows, bytes=shape.burst_bytes, duration_ps=issue_ps)
     store_run = builder.runs(first_store + np.arange(len(rows)), 1)
-    gap_ps = _gap_ps(machine, shape)
+    gap_ps = _gap_ps(machine, shape, least_factor)
     if shape.mode == "free_running":
         gap_run = builder.runs(builder.ops(COMPUTE, duration_ps=gap_ps), 1) + np.zeros(n - 1, dtype=int)
     else:
@@ -108,7 +107,7 @@ def _add_sender(builder: ProgramBuilder, machine: Machine, shape: BurstTrain, se
     queues = builder.queues(order.ravel(), np.full(k, 2 * n - 1))
     plans = builder.private_plans(queues, k)
     producer = np.arange(k)
-    seat = Seat("producer", sm=producer, start_ps=_starts_ps(machine, shape))
+    seat = Seat("producer", sm=producer, start_ps=_starts_ps(machine, shape, least_factor))
     builder.groups(gpu=sender, plan=plans + producer, seats=[seat])
 
 
@@ -124,18 +123,18 @@ def _destinations(builder: ProgramBuilder, shape: BurstTrain, sender: int) -> An
     )
 
 
-def _gap_ps(machine: Machine, shape: BurstTrain) -> int:
+def _gap_ps(machine: Machine, shape: BurstTrain, least_factor: float) -> int:
     if shape.mode != "isolated":
         return shape.gap_ps
-    rate = int(machine.drain_kbs("all" if shape.destination == "all" else "next", shape.gpus) * shape.least_factor)
+    rate = int(machine.drain_kbs("all" if shape.destination == "all" else "next", shape.gpus) * least_factor)
     empty_after = -(-shape.producers * shape.burst_bytes * 10**9 // max(1, rate))
     return max(shape.gap_ps, empty_after)
 
 
-def _starts_ps(machine: Machine, shape: BurstTrain) -> Any:
+def _starts_ps(machine: Machine, shape: BurstTrain, least_factor: float) -> Any:
     if shape.mode != "free_running":
         return 0
     stage = machine.x_stage(shape.destination, shape.gpus)
-    stage = replace(stage, drain_kbs=stage.drain_kbs * shape.least_factor)
+    stage = replace(stage, drain_kbs=stage.drain_kbs * least_factor)
     period = burst_gap.period(stage, shape.producers, shape.burst_bytes, shape.gap_ps, "free_running")
     return np.floor(np.arange(shape.producers) * float(period) / shape.producers).astype(np.int64)

@@ -10,6 +10,7 @@ build.py       `build(machine, shape, policy) -> Program`
 """
 
 from .build import build
+from .collective import all_reduce_port_kbs
 from .gemm import Gemm, TileTime, balance_k, tiles
 from .shape import Algorithm, Operation, Policy, PolicyName, TensorParallel
 from .wiring import node_size, on_one_switch
@@ -22,6 +23,7 @@ __all__ = [
     "PolicyName",
     "TensorParallel",
     "TileTime",
+    "all_reduce_port_kbs",
     "balance_k",
     "build",
     "node_size",

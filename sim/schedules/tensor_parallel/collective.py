@@ -79,8 +79,7 @@ class Collective:
     def _between_nodes(self, rank: int) -> list[list[Op]]:
         """The lane that crosses to other nodes, and the one that hands out within the node."""
         ranks, node, across, within = self.gemm.shape.ranks, self.node, list[Op](), list[Op]()
-        same_place = [(rank + step) % ranks for step in range(node, ranks, node)]
-        neighbours = [rank // node * node + (rank + step) % node for step in range(1, node)]
+        same_place, neighbours = self.gemm.same_place(rank).tolist(), self.gemm.neighbours(rank).tolist()
         n_pieces = min(PIECES, self.share)
         # the rate counts what all other ranks send, of which what crosses does not pass this lane
         within_kbs = max(1, self.rate_kbs * (ranks // node) * (node - 1) // (ranks - 1))
@@ -138,10 +137,13 @@ def serial_terms(machine: Machine, policy: Policy, ranks: int, in_switch: bool =
 def all_reduce_kbs(machine: Machine, ranks: int) -> int:
     """Bus bandwidth of an AllReduce that the switch adds up, in kB/s: what was measured, but no more than ports let through.
 
-    Of n bytes each of P ranks sends all to be added up, and a P-th of the sums to all: n (1 + 1/P) by R, where the bus
-    bandwidth counts 2 n (P-1)/P. Fewer than four ranks are below what eight reach.
-
     Raises `InputError` for a machine without.
     """
-    through_ports = machine.drain_kbs("peer", ranks) * 2 * (ranks - 1) // (ranks + 1)
-    return min(needed_wiring(machine, "all_reduce_rate"), through_ports)
+    return min(needed_wiring(machine, "all_reduce_rate"), all_reduce_port_kbs(machine, ranks))
+
+
+def all_reduce_port_kbs(machine: Machine, ranks: int) -> int:
+    """The most that ports let through of it. Of n bytes each of P ranks sends all to be added up, and a P-th of the sums to
+    all: n (1 + 1/P) by R, where the bus bandwidth counts 2 n (P-1)/P. Fewer than four ranks are below what eight reach.
+    """
+    return machine.drain_kbs("peer", ranks) * 2 * (ranks - 1) // (ranks + 1)

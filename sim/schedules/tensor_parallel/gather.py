@@ -108,11 +108,8 @@ class Gather:
         s rank r of a node serves r - s. On one switch a step takes all blocks of the rank, so that every rank receives from
         one at a time, in the order in which it wants rows; otherwise one block, so that all links are busy.
         """
-        node = self.gemm.node
-        neighbours = rank // node * node + (rank - 1 - np.arange(node - 1)) % node
-        same_place = (rank - node * np.arange(1, self.ranks // node)) % self.ranks
-        if self.multicast:
-            neighbours = np.array([rank])
+        neighbours = np.array([rank]) if self.multicast else self.gemm.neighbours(rank)[::-1]
+        same_place = self.gemm.same_place(rank)[::-1]
         place = np.arange(self.per_rank)
         own = rank * self.per_rank + place
         if self.gemm.one_switch:
@@ -133,6 +130,4 @@ class Gather:
     def _destination(self, rank: int, peer: int, size: int) -> int:
         if peer != rank:
             return self.builder.destination({peer: size})
-        node = self.gemm.node
-        neighbours = [rank // node * node + (rank + step) % node for step in range(1, node)]
-        return self.builder.destination(dict.fromkeys(neighbours, size), replicate=True)
+        return self.builder.destination(dict.fromkeys(self.gemm.neighbours(rank).tolist(), size), replicate=True)

@@ -153,6 +153,14 @@ class Gemm:
         """GPUs of each node, all if there is one."""
         return node_size(self.machine, self.shape.ranks)
 
+    def neighbours(self, rank: int) -> Ints:
+        """The other ranks of its node, from the next one on."""
+        return rank // self.node * self.node + (rank + np.arange(1, self.node)) % self.node
+
+    def same_place(self, rank: int) -> Ints:
+        """The ranks of the same place in other nodes, from the next node on."""
+        return (rank + np.arange(self.node, self.shape.ranks, self.node)) % self.shape.ranks
+
     @cached_property
     def one_switch(self) -> bool:
         """Whether the ranks meet on one switch."""

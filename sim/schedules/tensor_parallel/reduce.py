@@ -182,7 +182,7 @@ class Reduce:
         node = self.gemm.node
         if self.shape.operation != "gemm_rs" or node == self.ranks:
             return
-        others = (rank + node * np.arange(1, self.ranks // node)) % self.ranks
+        others = self.gemm.same_place(rank)
         size = self.bytes_of_owner[:, others]
         total = size.sum(axis=1)
         store = self.gemm.store(self._dealt(size, others), total, self.arrived, 1, REDUCE)

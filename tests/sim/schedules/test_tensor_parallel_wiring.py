@@ -174,7 +174,7 @@ def test_what_crosses_takes_no_sm():
     trace = simulate(program, RAILS.fabric(16, 4096), trace="full")
     ops = trace.ops()
     sent = ops[(ops.kind == "store") & (ops.role == "comm")]
-    assert len(sent) > 0 and not trace.fabric.n_gpus % 8
+    assert len(sent) > 0
     shares = program.shares["gpu"][program.destinations["first"][program.ops["target"][sent.op.to_numpy()]]]
     assert (shares // 8 == sent.gpu.to_numpy() // 8).all()
 
