@@ -21,7 +21,7 @@ from ...sim.machine import Machine
 from ..calibrated import Calibrated
 from ..centre import centre
 from .capacity import CapacityByProducers, fit_capacity
-from .cautions import cautions
+from .cautions import cautions, small_burst
 from .container import Container
 from .noted import Noted, gap_ns, issue_ns
 from .parts import AGAIN
@@ -124,7 +124,7 @@ def calibrate(results: Container) -> GpuCalibration:
             "costs": asdict(costs),
             "capacity_by_producers": None if capacity is None else asdict(capacity),
             "long_run_gbs": (long_run_gbs := _long_run_gbs(results)),
-            "small_burst": _small_burst(rows),
+            "small_burst": small_burst(rows),
         },
     )
     return GpuCalibration(seen, costs, capacity, long_run_gbs)
@@ -335,19 +335,6 @@ def rate_gbs(times_ns: Array, burst_bytes: float) -> float:
     begin, done = ends[:, 0].max(), np.arange(1, ends.shape[1] + 1)
     issued = sum(float(np.interp(begin, one, done)) for one in ends)
     return float(burst_bytes * (ends.size - issued) / (ends.max() - begin))
-
-
-def _small_burst(rows: list[dict[str, Any]]) -> dict[str, float] | None:
-    """After the smallest burst, the ns until its last word is back, and until a release is done."""
-    back = [row for row in rows if (row["part"], row["group"]) == ("bursts", "completed")]
-    fenced = [row for row in rows if (row["part"], row["group"]) == ("costs", "release") and row["bytes"]]
-    if not back or not fenced:
-        return None
-    loaded, released = (min(found, key=lambda row: int(row["bytes"])) for found in (back, fenced))
-    return {
-        "back_ns": loaded["back_ns"] - loaded["issued_ns"],
-        "fenced_ns": released["fenced_ns"] - released["issued_ns"],
-    }
 
 
 def latency_ns(bursts: Noted, noting_ns: float) -> float:

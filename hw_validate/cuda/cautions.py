@@ -64,20 +64,27 @@ def _warm(rows: Rows) -> list[str]:
     return said
 
 
-def _load_back(rows: Rows) -> str | None:
-    """The smallest burst: of others, the stores that are still under way take longer than the way itself."""
+def small_burst(rows: Rows) -> dict[str, float] | None:
+    """After the smallest burst that is released, the ns until its last word is back, and until the release is done."""
     fenced = _of(rows, "costs", "release", "issued_ns", "fenced_ns")
     back = _of(rows, "bursts", "completed", "issued_ns", "back_ns")
     fenced = fenced[fenced[:, 0] > 0]
     if not len(fenced) or not len(back):
         return None
-    size, release_ns = fenced[0, 0], fenced[0, 2] - fenced[0, 1]
+    size, issued, released = fenced[0]
     back_ns = float(np.interp(size, back[:, 0], back[:, 2] - back[:, 1]))
-    if back_ns >= LEAST_OF_FENCE * release_ns:
+    return {"bytes": float(size), "back_ns": back_ns, "fenced_ns": float(released - issued)}
+
+
+def _load_back(rows: Rows) -> str | None:
+    """The smallest burst: of others, the stores that are still under way take longer than the way itself."""
+    found = small_burst(rows)
+    if found is None or found["back_ns"] >= LEAST_OF_FENCE * found["fenced_ns"]:
         return None
     return (
-        f"after a burst of {size:g} B the last word is back in {back_ns:.0f} ns, but a release takes {release_ns:.0f} ns: a "
-        "cache on the way may have answered, so that the latency and `completed` are too short"
+        f"after a burst of {found['bytes']:g} B the last word is back in {found['back_ns']:.0f} ns, but a release takes "
+        f"{found['fenced_ns']:.0f} ns: a cache on the way may have answered, so that the latency and `completed` are too "
+        "short"
     )
 
 
