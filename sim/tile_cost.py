@@ -7,12 +7,12 @@
                      weights   its bytes that come from HBM, by the rate that HBM has for it ) + fixed
     epilogue  = max(elements / epilogue rate, floor)
 
-HBM is shared between the tiles of a round, as many as there are SMs: those that it holds up get one rate, the highest with
-which HBM gives the round's bytes in the round's time; tiles that read the same weights get them together. What a tile does
-not take because something else holds it up, others get (max-min fair). So tiles of one kind take the time of the round's
-bytes. Where an order mixes tiles of L1 and L2, short ones are not charged with the bytes of long ones, and HBM has always
-given its bytes by the time they are charged. Over many rounds that is what HBM needs; a round that stands alone is charged
-up to half more, see below.
+HBM is shared between the tiles of a round, as many as there are SMs (`Rounds`): those that it holds up get one rate, the
+highest with which HBM gives the round's bytes in the round's time; tiles that read the same weights get them together. What
+a tile does not take because something else holds it up, others get (max-min fair). So tiles of one kind take the time of the
+round's bytes. Where an order mixes tiles of L1 and L2, short ones are not charged with the bytes of long ones, and HBM has
+always given its bytes by the time they are charged. Over many rounds that is what HBM needs; a round that stands alone is
+charged up to half more.
 
 The data banks of L2 serve reads of SMs and fills from HBM alike (Nsight Compute counts both as `lts__d_sectors`, the latter
 also as `lts__d_sectors_fill_device`). So a batch that reads each weight tile from HBM for the few m-blocks of its expert is
@@ -29,9 +29,7 @@ once, and wait for it together. So small batches are bound by streaming weights,
 hits. Activations come from L2: they were written there shortly before.
 
 Not modelled: clock and power limits (they are inside the efficiency), L2 slices, and the departure of the order that ran
-from the nominal one. Nor that L2 tiles wait for L1 tiles of their own round: where all tiles of a rank fit into about one
-round, both are charged as if they shared HBM side by side, so that a fused call of few tokens and few experts takes up to an
-eighth longer than with a round for each (H200, 3 experts a rank: 57.4 us instead of 50.8).
+from the nominal one.
 """
 
 from __future__ import annotations
@@ -125,6 +123,32 @@ def _or(machine: Machine, name: str, otherwise: float) -> float:
     return otherwise if sourced is None else float(sourced.value)
 
 
+class Rounds:
+    """Which tiles run side by side. `of_tile` numbers the round of each tile, [tiles], from 0 in any order."""
+
+    def __init__(self, of_tile: Ints) -> None:
+        self.of_tile = of_tile
+        self.tiles = np.bincount(of_tile)
+        order = np.argsort(of_tile, kind="stable")
+        self._place = np.empty(len(of_tile), dtype=np.int64)  # of each tile in its round
+        self._place[order] = np.arange(len(of_tile)) - np.repeat(np.cumsum(self.tiles) - self.tiles, self.tiles)
+
+    @classmethod
+    def in_order(cls, sms: int, tiles: int) -> Rounds:
+        """As many neighbours as there are SMs."""
+        return cls(np.arange(tiles) // sms)
+
+    def spread(self, values: Numbers) -> Floats:
+        """A value of each tile as [rounds, most tiles of a round]; zero where a round has fewer."""
+        spread = np.zeros((len(self.tiles), self.tiles.max(initial=0)))
+        spread[self.of_tile, self._place] = values
+        return spread
+
+    def of_each(self, spread: Floats) -> Floats:
+        """The value of each tile, [tiles], from what `spread` returned."""
+        return np.asarray(spread[self.of_tile, self._place])
+
+
 def main_loop_ps(
     costs: TileCosts,
     flops: Numbers,
@@ -132,27 +156,30 @@ def main_loop_ps(
     hbm_bytes: Numbers,
     in_turn_us: Floats | float = 0.0,
     users: Numbers | int = 1,
+    rounds: Rounds | None = None,
 ) -> Ints:
     """Main loops of tiles in ps, [tiles] in nominal order. `hbm_bytes` is what a tile waits for from HBM, together with as
-    many `users` of its round, itself included; `in_turn_us` what the math warps do in turn with their MMA.
+    many `users` of its round, itself included; `in_turn_us` what the math warps do in turn with their MMA. Without
+    `rounds`, neighbours run side by side.
     """
+    rounds = rounds or Rounds.in_order(costs.sms, len(hbm_bytes))
     us = np.maximum(flops / costs.mma_flops_per_us + in_turn_us, feed_bytes / costs.feed_bytes_per_us)
-    us = np.maximum(us, _with_fills(costs, feed_bytes, hbm_bytes / users) * costs.sms / costs.l2_bytes_per_us)
-    return _whole_ps(_held_up_by_hbm(costs, us, hbm_bytes, users) + costs.fixed_us)
+    us = np.maximum(us, _with_fills(costs, rounds, feed_bytes, hbm_bytes / users) * costs.sms / costs.l2_bytes_per_us)
+    return _whole_ps(_held_up_by_hbm(costs, rounds, us, hbm_bytes, users) + costs.fixed_us)
 
 
-def _with_fills(costs: TileCosts, feed_bytes: Numbers, hbm_bytes: Numbers) -> Floats:
+def _with_fills(costs: TileCosts, rounds: Rounds, feed_bytes: Numbers, hbm_bytes: Numbers) -> Floats:
     """Bytes that L2 moves for each tile, the fills of a round in proportion to what SMs read: they slow all reads alike."""
-    feed, fills = _by_round(costs, feed_bytes), _by_round(costs, hbm_bytes)
+    feed, fills = rounds.spread(feed_bytes), rounds.spread(hbm_bytes)
     share = np.zeros(feed.shape)
     total = feed.sum(axis=1, keepdims=True)
     np.divide(feed, total, out=share, where=total > 0)
-    running = _tiles_of_round(costs, len(feed_bytes))[:, None]
+    running = np.minimum(rounds.tiles, costs.sms)[:, None]
     moved = feed + share * fills.sum(axis=1, keepdims=True) * running / costs.sms
-    return np.asarray(moved.ravel()[: len(feed_bytes)])
+    return rounds.of_each(moved)
 
 
-def _held_up_by_hbm(costs: TileCosts, us: Floats, hbm_bytes: Numbers, users: Numbers | int) -> Floats:
+def _held_up_by_hbm(costs: TileCosts, rounds: Rounds, us: Floats, hbm_bytes: Numbers, users: Numbers | int) -> Floats:
     """`us` of each tile, or what HBM takes for its bytes where that is longer.
 
     For what it gives to a round of n tiles HBM needs n * bytes / rate of the SMs' time. Tiles take max(us, bytes * x), and
@@ -160,32 +187,20 @@ def _held_up_by_hbm(costs: TileCosts, us: Floats, hbm_bytes: Numbers, users: Num
     the lines that belong to the k tiles with the least us / bytes, so x is the least of where these lines reach it. Alone a
     tile gets all that HBM gives.
     """
-    alone, own = _by_round(costs, us), _by_round(costs, hbm_bytes)
+    alone, own = rounds.spread(us), rounds.spread(hbm_bytes)
     first_held_up = np.full(alone.shape, np.inf)
     np.divide(alone, own, out=first_held_up, where=own > 0)
     by_bound = np.argsort(first_held_up, axis=1)
     bytes_held_up = np.cumsum(np.take_along_axis(own, by_bound, axis=1), axis=1)
     others = alone.sum(axis=1, keepdims=True) - np.cumsum(np.take_along_axis(alone, by_bound, axis=1), axis=1)
-    given = _by_round(costs, hbm_bytes / users).sum(axis=1)
-    needed_us = given * _tiles_of_round(costs, len(us)) / costs.hbm_bytes_per_us
+    given = rounds.spread(hbm_bytes / users).sum(axis=1)
+    needed_us = given * np.minimum(rounds.tiles, costs.sms) / costs.hbm_bytes_per_us
     reached = np.full(alone.shape, np.inf)
     np.divide(needed_us[:, None] - others, bytes_held_up, out=reached, where=bytes_held_up > 0)
     reads = own.any(axis=1, keepdims=True)
     us_of_byte = np.maximum(reached.min(axis=1, keepdims=True), 1 / costs.hbm_bytes_per_us)
     held_up = own * np.where(reads, us_of_byte, 0.0)
-    return np.asarray(np.maximum(alone, held_up).ravel()[: len(us)])
-
-
-def _by_round(costs: TileCosts, values: Numbers) -> Floats:
-    """[tiles] in rounds of one tile for each SM, [rounds, sms]; the last one is filled up with zeros."""
-    padded = np.zeros(-(-len(values) // costs.sms) * costs.sms)
-    padded[: len(values)] = values
-    return padded.reshape(-1, costs.sms)
-
-
-def _tiles_of_round(costs: TileCosts, tiles: int) -> Ints:
-    """How many tiles each round has, [rounds]."""
-    return np.minimum(costs.sms, tiles - np.arange(0, tiles, costs.sms))
+    return rounds.of_each(np.maximum(alone, held_up))
 
 
 def epilogue_ps(costs: TileCosts, elements: Any, phase: Literal["requantise", "scatter"]) -> Ints:
@@ -199,13 +214,12 @@ def _whole_ps(us: Floats) -> Ints:
     return np.ceil(us * PS_PER_US).astype(np.int64)
 
 
-def bytes_from_hbm(costs: TileCosts, weight: Ints, weight_bytes: Ints, hits: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def bytes_from_hbm(rounds: Rounds, weight: Ints, weight_bytes: Ints, hits: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Bytes of weights that each tile waits for from HBM, and how many of its round wait for them, [tiles] in nominal order.
 
     `weight` names weight tiles, as for `l2_hits`. Of a round, what one tile misses all tiles with these weights wait for.
     """
-    rounds = np.arange(len(weight)) // costs.sms
-    names = rounds * (weight.max(initial=0) + 1) + weight
+    names = rounds.of_tile * (weight.max(initial=0) + 1) + weight
     _, which, users = np.unique(names, return_inverse=True, return_counts=True)
     is_missed = np.zeros(len(users), dtype=bool)
     is_missed[which[~hits]] = True

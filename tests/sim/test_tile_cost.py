@@ -12,6 +12,7 @@ from xstage.sim.machine import Machine
 from xstage.sim.predict import exchange_ps
 from xstage.sim.schedules import attention_a2a
 from xstage.sim.tile_cost import (
+    Rounds,
     TileCosts,
     bytes_from_hbm,
     epilogue_ps,
@@ -182,7 +183,8 @@ def test_crossing_two_experts_can_lose_the_hits_of_both() -> None:
 def test_a_batch_too_small_for_reuse_streams_its_weights_at_the_rate_of_hbm() -> None:
     order = np.arange(40)
     none = np.zeros(40, dtype=np.int64)
-    read, users = bytes_from_hbm(COSTS, order, none + 100, l2_hits(COSTS, order, none + 100, none, none))
+    rounds, hits = Rounds.in_order(COSTS.sms, 40), l2_hits(COSTS, order, none + 100, none, none)
+    read, users = bytes_from_hbm(rounds, order, none + 100, hits)
     assert (read.tolist(), users.tolist()) == ([100] * 40, [1] * 40)
     assert (
         main_loop_ps(COSTS, none, none, read) == (100 * COSTS.sms / COSTS.hbm_bytes_per_us + COSTS.fixed_us) * 1e6
@@ -195,7 +197,7 @@ def test_tiles_that_read_a_weight_together_wait_for_it_together() -> None:
     bytes_of = np.where(weight < 2, 100, 60)
     none = np.zeros(len(weight), dtype=np.int64)
     hits = l2_hits(COSTS, weight, bytes_of, none, none)
-    read, users = bytes_from_hbm(COSTS, weight, bytes_of, hits)
+    read, users = bytes_from_hbm(Rounds.in_order(COSTS.sms, 12), weight, bytes_of, hits)
     assert read.tolist() == [100] * 4 + [60] * 4 + [0] * 4
     assert users.tolist() == [2] * 12
     assert (read / users).sum() == bytes_of[~hits].sum()
@@ -206,7 +208,8 @@ def test_tiles_that_read_a_weight_together_wait_for_it_together() -> None:
 def test_a_weight_that_several_tiles_read_comes_no_faster_than_another() -> None:
     """Three weights of 100 bytes for the four SMs: 300 bytes at 50 a us, whether one tile waits for them or two."""
     none = np.zeros(4, dtype=np.int64)
-    read, users = bytes_from_hbm(COSTS, np.array([0, 0, 1, 2]), none + 100, np.array([False, True, False, False]))
+    weight, hits = np.array([0, 0, 1, 2]), np.array([False, True, False, False])
+    read, users = bytes_from_hbm(Rounds.in_order(COSTS.sms, 4), weight, none + 100, hits)
     assert main_loop_ps(COSTS, none, none, read, users=users).tolist() == [6_500_000] * 4
 
 

@@ -73,12 +73,26 @@ def main_loops_ps(rank: Rank) -> Ints:
     weights = weight_names(kernel, tiles, blocks.expert[tiles.block])
     weight_bytes = kernel.weight_bytes(shape, tiles.l2, is_shared)
     hits = weight_hits(kernel, shape, rank.costs, tiles, blocks.expert[tiles.block], rows)
-    in_turn = _in_turn_us(rank)
-    loops = np.empty(len(rows), dtype=np.int64)
-    for mine in (~tiles.l2, tiles.l2) if rank.links.l2_launched else (slice(None),):  # launches share no round of tiles
-        hbm, users = tile_cost.bytes_from_hbm(rank.costs, weights[mine], weight_bytes[mine], hits[mine])
-        loops[mine] = tile_cost.main_loop_ps(rank.costs, flops[mine], feed[mine], hbm, in_turn[mine], users)
-    return loops
+    rounds = _rounds(tiles, rank.costs.sms, rank.links.l2_launched)
+    hbm, users = tile_cost.bytes_from_hbm(rounds, weights, weight_bytes, hits)
+    return tile_cost.main_loop_ps(rank.costs, flops, feed, hbm, _in_turn_us(rank), users, rounds)
+
+
+def _rounds(tiles: Tiles, sms: int, l2_launched: bool) -> tile_cost.Rounds:
+    """As many neighbours as there are SMs run side by side, but an L2 tile at the earliest in the round after its inputs'.
+
+    A kernel that is launched for L2 begins a round of its own.
+    """
+    l2, block = tiles.l2, tiles.block
+    rounds = np.arange(len(l2)) // sms
+    if l2_launched:
+        n_l1 = len(l2) - np.count_nonzero(l2)
+        rounds[~l2] = np.arange(n_l1) // sms
+        rounds[l2] = -(-n_l1 // sms) + np.arange(len(l2) - n_l1) // sms
+    l1_ends = np.zeros(block.max(initial=-1) + 1, dtype=np.int64)
+    np.maximum.at(l1_ends, block[~l2], rounds[~l2])
+    rounds[l2] = np.maximum(rounds[l2], l1_ends[block[l2]] + 1)
+    return tile_cost.Rounds(rounds)
 
 
 def _in_turn_us(rank: Rank) -> Any:

@@ -103,3 +103,23 @@ def test_activations_of_both_gemms_take_up_room_in_l2() -> None:
     for l2_bytes, hit in ((between, True), (between - 1, False)):
         found = weight_hits(kernel, shape, replace(costs, l2_bytes=l2_bytes), tiles, expert, rows)
         assert found.tolist() == [False, False, hit]
+
+
+def main_loops(program: Program, phase: str) -> list[int]:
+    """Time in the MMA of each task of a phase, ps, in order of size."""
+    found = []
+    for task in program.tasks[program.tasks["phase"] == program.phases.index(phase)]:
+        row = program.runs[task["first_run"]]
+        ops = program.ops[row["first_op"] : row["first_op"] + row["n_ops"]]
+        found.append(int(ops["duration_ps"][ops["kind"] == p.COMPUTE].sum()))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("phase", ["l1", "l2"])
+@pytest.mark.parametrize("tokens", [4, 12])
+def test_tiles_of_l2_share_hbm_with_those_of_l1_only_where_their_inputs_can_be_there(phase: str, tokens: int) -> None:
+    """All tiles of a rank fit into a round, but L2 waits for L1: HBM serves one after the other, as for two kernels."""
+    shape, machine = shape_for(SM100, tokens, experts=8, hidden=2048, intermediate=1024), MACHINES[SM100]
+    fused, launched = (build(machine, shape, policy, routed(shape)) for policy in (ExpertWave(), Unfused()))
+    assert 0 < len(main_loops(fused, phase)) * 2 <= 4 * machine.sms
+    assert main_loops(fused, phase) == main_loops(launched, phase)
