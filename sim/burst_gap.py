@@ -337,6 +337,15 @@ class _Remedies(NamedTuple):
         sizes = [f"bursts of at most {format_size(self.largest, 'down')} a producer"] if self.largest else []
         return ", or ".join([*sizes, f"a stage that holds {room}"])
 
+    def of(self, too_fast: bool, too_large: bool) -> str:
+        """What helps where bursts come too fast for the long run, where one is too large for the stage, or both."""
+        if not (too_fast and too_large):
+            return f": {self.longer if too_fast else self.smaller}"
+        if not self.faster:
+            return f" together: {self.longer}, and {self.smaller}"
+        # producers that drift apart need smaller bursts for the first one only
+        return f": {self.longer}; for the first burst, too: {self.smaller}"
+
 
 def _room(load: _Load) -> tuple[int, int]:
     """Whole bytes of a GPU's stage, and of each SM's, in which one burst does not stall."""
@@ -364,30 +373,23 @@ def _reason(
     offered, drains = (f"{gbs(rate):.4g} GB/s" for rate in (_rate(load.total, load.t_iss0 + gap), stage.drain_kbs))
     peak, holds = format_size(max(load.peak, 0.0)), format_size(load.capacity)
     within = f"{offered} in the long run is within the {drains} that drains"
-    over = f"peaks at {peak}, over the {holds} that the stage holds"
-    if steady_stall == 0 and first_stall == 0:
-        fills = (
-            f"peaks at {peak} of the {holds} that the stage holds"
-            if load.peak > 0
-            else "drains as fast as it is issued"
-        )
-        return f"A burst {fills}, and {within}, so nothing waits."
-    if steady_stall == 0:
+    too_fast, over = load.excess > gap, f"peaks at {peak}, over the {holds} that the stage holds"
+    if steady_stall > 0:
+        causes = [f"a burst {over}"] if first_stall > 0 else []
+        causes += [f"{offered} in the long run is over the {drains} that drains"] if too_fast else []
+        waits = f"so each burst waits {format_time(steady_stall)}; what removes it"
+        sentence = f"{', and '.join(causes)}, {waits}{remedies.of(too_fast, first_stall > 0)}."
+        return sentence[0].upper() + sentence[1:]
+    if first_stall > 0:
         return (
             f"{within}, so no burst waits once producers have drifted apart. If all start the first one together, it waits "
             f"{format_time(first_stall)}, and the next ones less and less: it {over}. What removes that, too: "
             f"{remedies.smaller}."
         )
-    causes = [f"a burst {over}"] if first_stall > 0 else []
-    if load.excess > gap:
-        causes.append(f"{offered} in the long run is over the {drains} that drains")
-    remedy = f": {remedies.longer if load.excess > gap else remedies.smaller}"
-    if load.excess > gap and first_stall > 0:
-        # producers that drift apart need smaller bursts for the first one only
-        both = f": {remedies.longer}; for the first burst, too: {remedies.smaller}"
-        remedy = both if remedies.faster else f" together: {remedies.longer}, and {remedies.smaller}"
-    sentence = f"{', and '.join(causes)}, so each burst waits {format_time(steady_stall)}; what removes it{remedy}."
-    return sentence[0].upper() + sentence[1:]
+    fills = (
+        f"peaks at {peak} of the {holds} that the stage holds" if load.peak > 0 else "drains as fast as it is issued"
+    )
+    return f"A burst {fills}, and {within}, so nothing waits."
 
 
 class _Load(NamedTuple):

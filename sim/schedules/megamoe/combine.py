@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ...program import COMPUTE, WAIT
+from ...program import COMPUTE, NO_COUNTER, WAIT
 from ...program_builder import ProgramBuilder, Seat
 from ...tile_cost import needed
 from .shape import MegaMoe
@@ -80,39 +80,51 @@ def add_early_combine(
     """Lanes that each start when their SM has no tiles left, and wait for the experts of each token."""
     if not shape.tokens:
         return
-    sm = np.arange(shape.tokens) % len(done.left)
-    waited = np.where(done.flags >= 0, done.arrivals[done.flags] > 0, False)
-    ready = np.where(waited, done.last[done.flags], -1).max(axis=1, initial=-1)
-    order = np.lexsort((ready, sm))
-    sm, flags, waited = sm[order], done.flags[order], waited[order]
-    begins = np.diff(sm, prepend=-1) > 0  # the first token of every SM
+    order, sm = _tokens_of_sms(done)
+    token, flag = _first_waits(done, order, sm)
+    lanes, lane = np.unique(sm, return_inverse=True)
+    # Tokens before which nothing is to wait for are combined with the one before.
+    starts = np.union1d(np.flatnonzero(np.diff(sm, prepend=-1)), token)
+    tokens, rows = np.diff(starts, append=shape.tokens), np.add.reduceat(token_rows[order], starts)
+    times = _times_ps(machine, combine_bytes(shape, rows, tokens), lane[starts])
 
-    token, slot = np.nonzero(waited)
-    flag = flags[token, slot]
-    _, first = np.unique(sm[token] * len(done.last) + flag, return_index=True)  # an SM waits once for each flag
-    token, flag = token[first], flag[first]
-    chunk = begins.copy()  # tokens before which nothing is to wait for are combined with the one before
-    chunk[token] = True
-    starts = np.flatnonzero(chunk)
-    tokens, rows = np.diff(np.append(starts, shape.tokens)), np.add.reduceat(token_rows[order], starts)
-    times = _times_ps(machine, combine_bytes(shape, rows, tokens), np.cumsum(begins)[starts] - 1)
-
+    none = np.zeros_like(starts)
     place = np.concatenate([token, starts])
     is_wait = np.arange(len(place)) < len(token)
-    sort = np.lexsort((np.concatenate([flag, np.zeros_like(starts)]), ~is_wait, place))
+    sort = np.lexsort((np.concatenate([flag, none]), ~is_wait, place))
     ops = builder.ops(
         np.where(is_wait, WAIT, COMPUTE)[sort],
-        counter=np.concatenate([done.counter[flag], np.full(len(starts), -1)])[sort],
-        count=np.concatenate([done.arrivals[flag], np.zeros_like(starts)])[sort],
+        counter=np.concatenate([done.counter[flag], none + NO_COUNTER])[sort],
+        count=np.concatenate([done.arrivals[flag], none])[sort],
         duration_ps=np.concatenate([np.zeros_like(flag), times])[sort],
     )
-    lanes = sm[begins]
+    n_ops = np.bincount(lane[place])
     index = np.arange(len(lanes))
-    n_ops = np.bincount(np.cumsum(begins)[place] - 1, minlength=len(lanes))
     idle = builder.ops(WAIT, counter=done.left[lanes], count=(lanes < done.busy).astype(np.int64))
     waits = builder.runs(idle + index, 1) + index
     adds = builder.runs(ops + np.cumsum(n_ops) - n_ops, n_ops) + index
     _add_lanes(builder, gpu, lanes, waits, adds)
+
+
+def _tokens_of_sms(done: Done) -> tuple[Ints, Ints]:
+    """The tokens SM by SM, of each in the order in which they are nominally ready, and the SM of each."""
+    sm = np.arange(len(done.flags)) % len(done.left)
+    ready = np.where(_is_awaited(done, done.flags), done.last[done.flags], -1).max(axis=1, initial=-1)
+    order = np.lexsort((ready, sm))
+    return order, sm[order]
+
+
+def _first_waits(done: Done, order: Ints, sm: Ints) -> tuple[Ints, Ints]:
+    """Places in `order` at which an SM waits for a flag that it has not waited for before, and the flag."""
+    flags = done.flags[order]
+    place, slot = np.nonzero(_is_awaited(done, flags))
+    flag = flags[place, slot]
+    _, first = np.unique(sm[place] * len(done.last) + flag, return_index=True)
+    return place[first], flag[first]
+
+
+def _is_awaited(done: Done, flags: Ints) -> NDArray[np.bool_]:
+    return np.where(flags >= 0, done.arrivals[flags] > 0, False)
 
 
 def _times_ps(machine: Machine, moved: Ints, lane: Ints) -> Ints:

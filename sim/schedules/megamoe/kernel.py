@@ -77,6 +77,15 @@ class Kernel:
     def groups(self) -> int:
         return self.sms // self.cluster
 
+    @property
+    def l1_tasks(self) -> int:
+        """L1 tasks of an m-block."""
+        return self.l1_n_blocks // self.cluster
+
+    @property
+    def l2_tasks(self) -> int:
+        return self.l2_n_blocks // self.cluster
+
     def columns(self, l2: NDArray[np.bool_] | bool) -> NDArray[np.int64]:
         """Columns of a tile."""
         return np.where(l2, self.block_n, self.l1_block_n or self.block_n)

@@ -174,7 +174,7 @@ def _unit_of_block(blocks: Blocks, most: int) -> Ints:
 
 
 def _alternating(kernel: Kernel, policy: Alternating, blocks: Blocks, tiles: Tiles) -> Order:
-    n1, n2 = kernel.l1_n_blocks // kernel.cluster, kernel.l2_n_blocks // kernel.cluster
+    n1, n2 = kernel.l1_tasks, kernel.l2_tasks
     warm_up = policy.warm_up
     if warm_up is None:
         warm_up = rules.warm_up_waves(blocks.n_blocks, kernel.groups, n1, n2)
@@ -203,7 +203,7 @@ def least_warm_up(m_blocks: int, groups: int, n1: int, n2: int) -> int:
 
 def _interleaved(kernel: Kernel, policy: Interleaved, blocks: Blocks, tiles: Tiles) -> Order:
     if policy.lead_rows is None:
-        n1, n2 = kernel.l1_n_blocks // kernel.cluster, kernel.l2_n_blocks // kernel.cluster
+        n1, n2 = kernel.l1_tasks, kernel.l2_tasks
         lead = -(-rules.warm_up_waves(blocks.n_blocks, kernel.groups, n1, n2) * kernel.groups // n1)
     elif policy.lead_rows < 0:
         raise InputError("must be 0 or more", field="lead_rows", value=policy.lead_rows)
@@ -244,26 +244,28 @@ def ring_of_lead(lead_blocks: int) -> int:
 
 
 def least_ring(kernel: Kernel, order: Order, blocks: Blocks) -> int:
-    """Fewest m-blocks of a ring with which an order can always go on.
+    """Fewest m-blocks of a ring with which an order can always go on."""
+    if not order.dynamic:
+        return _least_of_static(order, blocks.n_blocks)
+    if order.warm_up:
+        return _least_of_alternating(kernel, order.warm_up, blocks.n_blocks)
+    held = -(-TASKS_HELD * kernel.groups // kernel.l1_tasks) if order.ready else 0  # guarded tasks let as many L1 begin
+    return min(blocks.n_blocks, ring_of_lead(order.lead_blocks) + held)
 
-    A static order is safe if the L2 tiles of the block that had a slot before stand before the slot's next L1 tiles. For
-    alternating claims it is the bound of the public kernel, with what a longer warm-up adds. Interleaved claims take
-    every open L2 task first, see `ring_of_lead`; guarded by inputs they may begin as many L1 tasks more as groups hold at
-    once.
-    """
-    if order.dynamic and not order.warm_up:
-        held = -(-TASKS_HELD * kernel.groups // (kernel.l1_n_blocks // kernel.cluster)) if order.ready else 0
-        return min(blocks.n_blocks, ring_of_lead(order.lead_blocks) + held)
-    if order.dynamic:
-        n1, n2 = kernel.l1_n_blocks // kernel.cluster, kernel.l2_n_blocks // kernel.cluster
-        longer = order.warm_up - rules.warm_up_waves(blocks.n_blocks, kernel.groups, n1, n2)
-        return rules.most_live_m_blocks(blocks.n_blocks, kernel.groups, n1, n2) + max(
-            0, -(-longer * kernel.groups // n1)
-        )
+
+def _least_of_static(order: Order, n_blocks: int) -> int:
+    """The L2 tiles of the block that had a slot before stand before the slot's next L1 tiles."""
     position = np.arange(len(order.block))
-    last_l2 = np.zeros(blocks.n_blocks, dtype=np.int64)
-    first_l1 = np.full(blocks.n_blocks, len(position), dtype=np.int64)
+    last_l2 = np.zeros(n_blocks, dtype=np.int64)
+    first_l1 = np.full(n_blocks, len(position), dtype=np.int64)
     np.maximum.at(last_l2, order.block[order.l2], position[order.l2])
     np.minimum.at(first_l1, order.block[~order.l2], position[~order.l2])
     done = np.searchsorted(np.maximum.accumulate(last_l2), first_l1)  # blocks whose L2 is over when this L1 begins
-    return int((np.arange(blocks.n_blocks) - done + 1).max(initial=0))
+    return int((np.arange(n_blocks) - done + 1).max(initial=0))
+
+
+def _least_of_alternating(kernel: Kernel, warm_up: int, n_blocks: int) -> int:
+    """The bound of the public kernel, and the m-blocks that a longer warm-up than its own begins."""
+    claims = (n_blocks, kernel.groups, kernel.l1_tasks, kernel.l2_tasks)
+    longer = max(0, warm_up - rules.warm_up_waves(*claims))
+    return rules.most_live_m_blocks(*claims) + -(-longer * kernel.groups // kernel.l1_tasks)

@@ -12,7 +12,9 @@ Ops are made once for each kind of tile (a block, a main-loop time), runs once f
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,9 +144,9 @@ def add_tiles(builder: ProgramBuilder, rank: Rank) -> None:
     by_task = (-1, kernel.cluster)
     l2 = order.l2.reshape(by_task)[:, 0]
     seats = _sm90_runs if kernel.family == "sm90" else _sm100_runs
-    first_op, n_ops = seats(builder, rank, main_loops_ps(rank).reshape(by_task))
-    runs = builder.runs(first_op.ravel(), n_ops.ravel())
-    n_seats = first_op.shape[1]
+    made = seats(builder, rank, main_loops_ps(rank).reshape(by_task))
+    runs = builder.runs(made.first_op.ravel(), made.n_ops.ravel())
+    n_seats = made.n_ops.shape[1]
     tasks = np.empty(len(l2), dtype=np.int64)
     for is_l2, phase in ((False, "l1"), (True, "l2")):
         mine = np.flatnonzero(l2 == is_l2)
@@ -166,50 +168,53 @@ def _guards(rank: Rank, block: Ints) -> list[tuple[Any, Any]]:
     """An L2 task of a dynamic policy is open once L1 has begun what lies `lead` blocks ahead, and its own block."""
     kernel, blocks, links = rank.kernel, rank.blocks, rank.links
     ahead = np.minimum(block + max(1, rank.order.lead_blocks), blocks.n_blocks)
-    guards: list[tuple[Any, Any]] = [(links.claimed, ahead * (kernel.l1_n_blocks // kernel.cluster))]
+    guards: list[tuple[Any, Any]] = [(links.claimed, ahead * kernel.l1_tasks)]
     if rank.order.ready:
         guards.append((links.l1_done[block, 0], kernel.l1_n_blocks))
     return guards
 
 
 def _add_groups(builder: ProgramBuilder, rank: Rank, tasks: Ints, l2: NDArray[np.bool_]) -> None:
-    kernel, order, gpu = rank.kernel, rank.order, rank.blocks.gpu
+    kernel, cluster = rank.kernel, rank.kernel.cluster
     n_groups = min(kernel.groups, len(tasks))
-    plans: Any
-    if order.dynamic:
-        first, second = builder.queue(tasks[~l2]), builder.queue(tasks[l2])
-        if order.warm_up:
-            plan = builder.plan([(first, NONE, order.warm_up)], [second, first])
-        else:
-            plan = builder.plan(repeat=[(second, first, 1)])
-        plans = np.full(n_groups, plan)
+    plans = (
+        _shared_lists(builder, rank, tasks, l2) if rank.order.dynamic else _striped(builder, rank, tasks, l2, n_groups)
+    )
+    sm = np.arange(n_groups) * cluster
+    if kernel.family == "sm90":
+        roles = [("math", cta) for cta in range(cluster)]
+        slots = [1] * cluster if cluster > 1 else []  # main loops that a CTA may begin
     else:
-        position = np.arange(order.n_static)
-        if rank.links.l2_launched:  # the second launch begins with its first tile on the first SM
-            position -= np.where(l2[: order.n_static], np.count_nonzero(~l2), 0)
-        group = position % n_groups
-        queues = builder.queues(tasks[stable_order(group, n_groups)], np.bincount(group, minlength=n_groups))
-        tail = tasks[order.n_static :]
-        steps = [builder.queue(tail)] if len(tail) else []
-        ends = _leave(builder, rank, n_groups) if rank.left is not None else None
-        if steps or ends is not None:
-            until: list[tuple[int, int, int]] = [(queue, NONE, UNTIL_EXHAUSTED) for queue in steps]
-            plans = np.array([
-                builder.plan([(queues + g, NONE, UNTIL_EXHAUSTED), *until], [] if ends is None else [ends + g])
-                for g in range(n_groups)
-            ])  # fmt: skip
-        else:
-            plans = builder.private_plans(queues, n_groups) + np.arange(n_groups)
-    sm = np.arange(n_groups) * kernel.cluster
-    if kernel.family != "sm90":
-        seats = [Seat("mma", sm, start_ps=rank.start_ps)] + [
-            Seat("epilogue", sm + cta, start_ps=rank.start_ps) for cta in range(kernel.cluster)
-        ]
-        slots = [2] * kernel.cluster + [0] * kernel.cluster  # free buffers by CTA, full ones by CTA
-    else:
-        seats = [Seat("math", sm + cta, start_ps=rank.start_ps) for cta in range(kernel.cluster)]
-        slots = [1] * kernel.cluster if kernel.cluster > 1 else []  # main loops that a CTA may begin
-    builder.groups(gpu=gpu, plan=plans, seats=seats, slots=slots)
+        roles = [("mma", 0), *(("epilogue", cta) for cta in range(cluster))]
+        slots = [2] * cluster + [0] * cluster  # free buffers by CTA, full ones by CTA
+    seats = [Seat(role, sm + cta, start_ps=rank.start_ps) for role, cta in roles]
+    builder.groups(gpu=rank.blocks.gpu, plan=np.broadcast_to(plans, n_groups), seats=seats, slots=slots)
+
+
+def _shared_lists(builder: ProgramBuilder, rank: Rank, tasks: Ints, l2: NDArray[np.bool_]) -> int:
+    """The one plan of all groups, which draw L1 and L2 tasks from two lists."""
+    first, second = builder.queue(tasks[~l2]), builder.queue(tasks[l2])
+    if rank.order.warm_up:
+        return builder.plan([(first, NONE, rank.order.warm_up)], [second, first])
+    return builder.plan(repeat=[(second, first, 1)])
+
+
+def _striped(builder: ProgramBuilder, rank: Rank, tasks: Ints, l2: NDArray[np.bool_], n_groups: int) -> Ints:
+    """A plan for each group: its stripe of the static list, the ticketed tail, and what it says when it leaves."""
+    n_static = rank.order.n_static
+    position = np.arange(n_static)
+    if rank.links.l2_launched:  # the second launch begins with its first tile on the first SM
+        position -= np.where(l2[:n_static], np.count_nonzero(~l2), 0)
+    group = position % n_groups
+    stripes = builder.queues(tasks[stable_order(group, n_groups)], np.bincount(group, minlength=n_groups))
+    tail = [builder.queue(tasks[n_static:])] if n_static < len(tasks) else []
+    leave = [_leave(builder, rank, n_groups)] if rank.left is not None else []
+    if not tail and not leave:
+        return builder.private_plans(stripes, n_groups) + np.arange(n_groups)
+    return np.array([
+        builder.plan([(queue, NONE, UNTIL_EXHAUSTED) for queue in (stripes + g, *tail)], [last + g for last in leave])
+        for g in range(n_groups)
+    ])  # fmt: skip
 
 
 def _leave(builder: ProgramBuilder, rank: Rank, n_groups: int) -> int:
@@ -237,20 +242,18 @@ def _inputs(rank: Rank, l2: bool, block: Ints) -> list[Op]:
     return [{"kind": WAIT, "counter": links.l1_done[block, part], "count": needed[part]} for part in range(links.parts)]
 
 
-def _main_loop(rank: Rank, l2: bool, block: Ints, duration: Ints) -> tuple[list[Op], list[Op]]:
-    """(what comes before the buffer is taken, the main loop): with parts, each wait is followed by its share of the work."""
+def _main_loop(rank: Rank, l2: bool, block: Ints, duration: Ints, take: list[Op], after: list[Op]) -> list[Op]:
+    """Wait for inputs, `take` the buffer, compute; with parts, each wait is followed by its share of the work."""
     waits = _inputs(rank, l2, block)
-    before: list[Op] = []
+    ops: list[Op] = []
     if not l2 and rank.links.claimed != NONE:
-        before.append({"kind": SIGNAL, "counter": rank.links.claimed, "count": 1})
-    before.append(waits[0])
-    loop: list[Op] = []
+        ops.append({"kind": SIGNAL, "counter": rank.links.claimed, "count": 1})
     for part, wait in enumerate(waits):
         done, until = (duration * end // len(waits) for end in (part, part + 1))
-        loop += [wait] * (part > 0) + [{"kind": COMPUTE, "duration_ps": until - done}]
+        ops += [wait, *(take if part == 0 else []), {"kind": COMPUTE, "duration_ps": until - done}]
     if l2 and rank.links.l2_issued != NONE:
-        loop.append({"kind": SIGNAL, "counter": rank.links.l2_issued + block, "count": 1})
-    return before, loop
+        ops.append({"kind": SIGNAL, "counter": rank.links.l2_issued + block, "count": 1})
+    return [*ops, *after]
 
 
 def _l1_epilogue(rank: Rank, block: Ints, part: Ints, free: list[Op]) -> list[Op]:
@@ -316,49 +319,64 @@ def _variants(*columns: Ints) -> tuple[list[Ints], Ints]:
     return [column[new] for column in ordered], which
 
 
-def _fill(target: tuple[Ints, Ints], where: Any, first: Ints, count: int) -> None:
-    target[0][where], target[1][where] = first, count
+class _Runs:
+    """First op and number of ops of each seat's part of each task, [tasks, seats]."""
+
+    def __init__(self, builder: ProgramBuilder, tasks: int, seats: int) -> None:
+        self.builder = builder
+        self.first_op, self.n_ops = np.zeros((2, tasks, seats), dtype=np.int64)
+
+    def fill(self, tasks: Ints, seat: int, columns: Sequence[Ints], ops_of: Callable[..., list[Op]]) -> None:
+        """Ops of one seat in some tasks, made once for each distinct row of the columns."""
+        kinds, which = _variants(*columns)
+        ops = ops_of(*kinds)
+        self.first_op[tasks, seat] = op_variants(self.builder, len(kinds[0]), ops).first[which]
+        self.n_ops[tasks, seat] = len(ops)
 
 
-def _sm100_runs(builder: ProgramBuilder, rank: Rank, duration: Ints) -> tuple[Ints, Ints]:
-    """First op and number of ops, [tasks, seats]: mma, then an epilogue for each CTA."""
+def _sm100_runs(builder: ProgramBuilder, rank: Rank, duration: Ints) -> _Runs:
+    """Seats: mma, then an epilogue for each CTA."""
     order, cluster = rank.order, rank.kernel.cluster
-    shape = (len(duration), 1 + cluster)
-    found = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    runs = _Runs(builder, len(duration), 1 + cluster)
     take: list[Op] = [{"kind": ACQUIRE, "counter": cta, "count": 1} for cta in range(cluster)]
     full: list[Op] = [{"kind": RELEASE, "counter": cluster + cta, "count": 1} for cta in range(cluster)]
     for l2 in (False, True):
         tasks = np.flatnonzero(order.l2[::cluster] == l2)
-        block_of_task = order.block[::cluster][tasks]
-        (block, time), which = _variants(block_of_task, duration[tasks].max(axis=1))
-        before, loop = _main_loop(rank, l2, block, time)
-        ops = [*before, *take, *loop, *full]
-        _fill(found, (tasks, 0), op_variants(builder, len(block), ops).first[which], len(ops))
+        block = order.block[::cluster][tasks]
+        mma = partial(_main_loop, rank, l2, take=take, after=full)
+        runs.fill(tasks, 0, (block, duration[tasks].max(axis=1)), mma)
         for cta in range(cluster):
-            n = order.n[cta::cluster][tasks]
-            part = np.zeros_like(n) if l2 else part_of_tile(rank.kernel, rank.links.parts)[n]
-            (block, part), which = _variants(block_of_task, part)
+            wait: list[Op] = [{"kind": ACQUIRE, "counter": cluster + cta, "count": 1}]
             free: list[Op] = [{"kind": RELEASE, "counter": cta, "count": 1}]
-            tail = _l2_epilogue(rank, block, free) if l2 else _l1_epilogue(rank, block, part, free)
-            ops = [{"kind": ACQUIRE, "counter": cluster + cta, "count": 1}, *tail]
-            _fill(found, (tasks, 1 + cta), op_variants(builder, len(block), ops).first[which], len(ops))
-    return found
+            part = _part(rank, l2, order.n[cta::cluster][tasks])
+            runs.fill(tasks, 1 + cta, (block, part), partial(_epilogue, rank, l2, wait, free))
+    return runs
 
 
-def _sm90_runs(builder: ProgramBuilder, rank: Rank, duration: Ints) -> tuple[Ints, Ints]:
-    """First op and number of ops, [tasks, CTAs]. The CTAs of a cluster begin a main loop when both have ended the last."""
+def _sm90_runs(builder: ProgramBuilder, rank: Rank, duration: Ints) -> _Runs:
+    """Seats: the CTAs of a cluster, which begin a main loop when both have ended the last."""
     order, cluster = rank.order, rank.kernel.cluster
-    found = np.zeros(duration.shape, dtype=np.int64), np.zeros(duration.shape, dtype=np.int64)
+    runs = _Runs(builder, *duration.shape)
     for cta in range(cluster):
         mine: list[Op] = [{"kind": ACQUIRE, "counter": cta, "count": 1}] if cluster > 1 else []
         other: list[Op] = [{"kind": RELEASE, "counter": 1 - cta, "count": 1}] if cluster > 1 else []
         for l2 in (False, True):
             tasks = np.flatnonzero(order.l2[cta::cluster] == l2)
-            block_of_task, n = order.block[cta::cluster][tasks], order.n[cta::cluster][tasks]
-            part = np.zeros_like(n) if l2 else part_of_tile(rank.kernel, rank.links.parts)[n]
-            (block, part, time), which = _variants(block_of_task, part, duration[tasks, cta])
-            before, loop = _main_loop(rank, l2, block, time)
-            tail = _l2_epilogue(rank, block, []) if l2 else _l1_epilogue(rank, block, part, [])
-            ops = [*before, *mine, *loop, *other, *tail]
-            _fill(found, (tasks, cta), op_variants(builder, len(block), ops).first[which], len(ops))
-    return found
+            block, n = order.block[cta::cluster][tasks], order.n[cta::cluster][tasks]
+            columns = (block, _part(rank, l2, n), duration[tasks, cta])
+            runs.fill(tasks, cta, columns, partial(_math, rank, l2, mine, other))
+    return runs
+
+
+def _part(rank: Rank, l2: bool, n: Ints) -> Ints:
+    """Part of its block's L1 output that a tile makes; an L2 tile makes none."""
+    return np.zeros_like(n) if l2 else part_of_tile(rank.kernel, rank.links.parts)[n]
+
+
+def _math(rank: Rank, l2: bool, mine: list[Op], other: list[Op], block: Ints, part: Ints, duration: Ints) -> list[Op]:
+    """Main loop and epilogue of a warpgroup, one after the other."""
+    return [*_main_loop(rank, l2, block, duration, mine, other), *_epilogue(rank, l2, [], [], block, part)]
+
+
+def _epilogue(rank: Rank, l2: bool, wait: list[Op], free: list[Op], block: Ints, part: Ints) -> list[Op]:
+    return [*wait, *(_l2_epilogue(rank, block, free) if l2 else _l1_epilogue(rank, block, part, free))]
