@@ -14,80 +14,89 @@ Moments and launches are of the slowest rank that was simulated, the others the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .program_index import expand
+from .program_index import run_ps
 from .units import PS_PER_US
 
 if TYPE_CHECKING:
     from .trace import Trace
 
+Ints = NDArray[np.int64]
+
 Part = Literal[
     "l1_launch", "l2_launch", "dispatch_pull_end", "dispatch_pull", "l1", "l2", "combine", "l1_gemm", "swiglu", "l2_gemm"
 ]  # fmt: skip
-_SEPARATE = ("l1_gemm", "swiglu", "l2_gemm")
-_PHASES = {"l1_launch": "l1", "l2_launch": "l1", "dispatch_pull_end": "dispatch", "dispatch_pull": "dispatch"}
+
+
+class _Lanes(NamedTuple):
+    """The first lane of each task of one phase; `worked_ps`: durations and stall, waits left out. [tasks]"""
+
+    gpu: Ints
+    group: Ints
+    start_ps: Ints
+    end_ps: Ints
+    worked_ps: Ints
 
 
 def part_of_run_us(trace: Trace, part: Part) -> float:
     """Time of one part in us. Needs spans. Raises `InputError` if the run has no such phase."""
-    if part in _SEPARATE:
-        return _separate_us(trace, part)
-    phase = _PHASES.get(part, part)
-    lanes = _lanes_of(trace, phase)
-    if part in ("l1_launch", "dispatch_pull_end"):
-        return float(lanes["end_ps"].max() / PS_PER_US)
-    if part == "l2_launch":
-        return float((trace.makespan_ps - lanes["end_ps"].max()) / PS_PER_US)
-    spent = lanes["worked_ps"] if part in ("l1", "l2") else lanes["end_ps"] - lanes["start_ps"]
-    gpus, group = np.unique(lanes["gpu"]), lanes["group"]
-    worst = []
-    for gpu in gpus:
-        mine = lanes["gpu"] == gpu
-        if part in ("l1", "l2"):
-            worst.append(np.bincount(group[mine], weights=spent[mine]).max())
-        else:
-            worst.append(spent[mine].max())
-    return float(np.median(worst) / PS_PER_US)
+    match part:
+        case "l1_launch":
+            took = _lanes_of(trace, "l1").end_ps.max()
+        case "l2_launch":
+            took = trace.makespan_ps - _lanes_of(trace, "l1").end_ps.max()
+        case "dispatch_pull_end":
+            took = _lanes_of(trace, "dispatch").end_ps.max()
+        case "l1" | "l2":
+            lanes = _lanes_of(trace, part)
+            group = np.unique(lanes.group)
+            worked = np.bincount(lanes.group, weights=lanes.worked_ps)[group]
+            took = np.median(_last(trace.program.groups["gpu"][group], worked))
+        case "dispatch_pull" | "combine":
+            lanes = _lanes_of(trace, part.removesuffix("_pull"))
+            took = np.median(_last(lanes.gpu, lanes.end_ps - lanes.start_ps))
+        case _:
+            took = np.median(_separate_ps(trace, part))
+    return float(took / PS_PER_US)
 
 
-def _separate_us(trace: Trace, part: Part) -> float:
-    """Time of a kernel of its own, or between two. Raises `InputError` if the run does not launch L1 and L2 apart."""
+def _separate_ps(trace: Trace, part: Part) -> Ints:
+    """A kernel of its own, or the time between two, [gpus]. Raises `InputError` if L1 and L2 are not launched apart."""
     launches, l1, l2 = (_lanes_of(trace, phase) for phase in ("launch", "l1", "l2"))
-    took = []
-    for gpu in np.unique(l1["gpu"]):
-        go = np.sort(launches["end_ps"][launches["gpu"] == gpu])
-        ends = [lanes["end_ps"][lanes["gpu"] == gpu].max() for lanes in (l1, l2)]
-        if len(go) < 2:  # L1 first, then L2
-            raise InputError("is not in this run", field="part", value=part, allowed="separate kernels")
-        took.append({"l1_gemm": ends[0] - go[0], "swiglu": go[1] - ends[0], "l2_gemm": ends[1] - go[1]}[part])
-    return float(np.median(took) / PS_PER_US)
+    go = np.sort(launches.end_ps[np.isin(launches.gpu, l1.gpu)].reshape(len(np.unique(l1.gpu)), -1))
+    if go.shape[1] < 2:  # L1 first, then L2
+        raise InputError("is not in this run", field="part", value=part, allowed="separate kernels")
+    l1_end, l2_end = (_last(lanes.gpu, lanes.end_ps) for lanes in (l1, l2))
+    return {"l1_gemm": l1_end - go[:, 0], "swiglu": go[:, 1] - l1_end, "l2_gemm": l2_end - go[:, 1]}[part]
 
 
-def _lanes_of(trace: Trace, phase: str) -> dict[str, NDArray[np.int64]]:
-    """First lanes of the tasks of one phase: gpu, group, start, end, and what the lane worked: durations and stall, ps."""
+def _last(gpu: Ints, value: Ints) -> Ints:
+    """The largest value of each GPU that has some."""
+    order = np.lexsort((value, gpu))
+    is_last = np.diff(gpu[order], append=-1) != 0
+    return np.asarray(value[order][is_last])
+
+
+def _lanes_of(trace: Trace, phase: str) -> _Lanes:
+    """Raises `InputError` where no task of the phase ran."""
     if trace.level == "off":
         raise InputError("is too little for parts", field="trace", value="off", allowed=["summary", "full"])
-    program, spans = trace.program, trace.outcome.spans
-    number = program.phases.index(phase) if phase in program.phases else -1
-    tasks = np.flatnonzero(program.tasks["phase"] == number)
-    first = trace.layout.span_first[tasks]
-    ran = spans["group"][first] >= 0
-    tasks, first = tasks[ran], first[ran]
-    if not len(tasks):
+    program = trace.program
+    task, lane, row = trace.parts()
+    first = (row == trace.layout.span_first[task]) & (program.tasks["phase"][task] == _number(program.phases, phase))
+    task, lane, spans = task[first], lane[first], trace.outcome.spans[row[first]]
+    if not len(task):
         raise InputError("is not in this run", field="phase", value=phase, allowed=program.phases)
-    runs = program.runs[program.tasks["first_run"][tasks]]
-    owner, op = expand(runs["first_op"], runs["n_ops"])
-    busy = np.bincount(owner, weights=program.ops["duration_ps"][op], minlength=len(tasks)).astype(np.int64)
-    group = spans["group"][first].astype(np.int64)
-    return {
-        "gpu": program.groups["gpu"][group].astype(np.int64),
-        "group": group,
-        "start_ps": spans["start_ps"][first],
-        "end_ps": spans["end_ps"][first],
-        "worked_ps": busy + spans["stall_ps"][first],
-    }
+    busy = run_ps(program)[program.tasks["first_run"][task]]
+    return _Lanes(
+        program.lanes["gpu"][lane], spans["group"], spans["start_ps"], spans["end_ps"], busy + spans["stall_ps"]
+    )
+
+
+def _number(names: tuple[str, ...], name: str) -> int:
+    return names.index(name) if name in names else -1

@@ -91,6 +91,25 @@ def op_repeats(program: Program) -> Index:
     return np.cumsum(change[:-1])
 
 
+def run_ps(program: Program) -> Index:
+    """Durations of the ops of each run together, ps. [n_runs]"""
+    until: Index = np.append(0, np.cumsum(program.ops["duration_ps"]))
+    first = program.runs["first_op"].astype(np.int64)
+    durations: Index = until[first + program.runs["n_ops"]] - until[first]
+    return durations
+
+
+def ran_parts(program: Program, span_first: Index, group: Index) -> tuple[Index, Index, Index]:
+    """Of every part of a task that ran: the task, the lane that ran it, and its row of the spans, in order of rows.
+
+    `group` is that of each row of the spans, -1 where it never ran.
+    """
+    task, row = expand(span_first, program.tasks["n_runs"])
+    ran = group[row] >= 0
+    task, row = task[ran], row[ran]
+    return task, program.groups["first_lane"][group[row]] + row - span_first[task], row
+
+
 def op_gpus(program: Program) -> Index:
     """The GPU that runs each op, one of them where several do; -1 where none does. [n_ops]."""
     queue, task = tasks_of_queues(program)

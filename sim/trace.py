@@ -13,7 +13,7 @@ import numpy as np
 from . import program as p
 from .errors import InputError
 from .outcome import OP_OF_TASK_WAIT, Outcome
-from .program_index import expand
+from .program_index import ran_parts
 from .units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -95,12 +95,8 @@ class Trace:
 
         if self.level == "off":
             self._need("summary", "spans")
-        spans, tasks = self.outcome.spans, self.program.tasks
-        task, row = expand(self.layout.span_first, tasks["n_runs"])
-        ran = spans["group"][row] >= 0
-        task, row = task[ran], row[ran]
-        group = spans["group"][row]
-        lane = self.program.groups["first_lane"][group] + row - self.layout.span_first[task]
+        task, lane, row = self.parts()
+        spans = self.outcome.spans
         return pd.DataFrame(
             self._who(lane)
             | {"task": task}
@@ -170,6 +166,10 @@ class Trace:
         is_reply = granules["source"] != self.program.lanes["gpu"][granules["lane"]]
         first, ports = self.fabric.reply_routes
         return np.where(is_reply, ports[first[pair]], self.fabric.route_ports[self.fabric.route_first[pair]])
+
+    def parts(self) -> tuple[Any, Any, Any]:
+        """Task, lane and row of the spans of every part of a task that ran."""
+        return ran_parts(self.program, self.layout.span_first, self.outcome.spans["group"])
 
     def _who(self, lane: Any) -> dict[str, Any]:
         rows = self.program.lanes[lane]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...program_index import expand
+from ...program_index import run_ps
 from ...units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def l2_tiles(trace: Trace) -> L2Tiles:
     for seat in seats:
         np.maximum.at(published, (gpu_of_l1, block_of[l1]), spans["end_ps"][first[l1] + seat])
     mma = spans[first[l2]]
-    begin = mma["end_ps"] - _main_loop_ps(trace, l2)
+    begin = mma["end_ps"] - run_ps(program)[program.tasks["first_run"][l2]]
     could = np.maximum(mma["start_ps"], published[gpu, block_of[l2]])
     row = first[l2][:, None] + seats
     span = spans["end_ps"][row] - np.maximum(spans["start_ps"][row], mma["end_ps"][:, None])
@@ -84,11 +84,3 @@ def l2_tiles(trace: Trace) -> L2Tiles:
 
 def _phase(names: tuple[str, ...], name: str) -> int:
     return names.index(name) if name in names else -1
-
-
-def _main_loop_ps(trace: Trace, tasks: Ints) -> Ints:
-    """What the first lane of each task computes, ps. [tasks]"""
-    program = trace.program
-    runs = program.runs[program.tasks["first_run"][tasks]]
-    owner, op = expand(runs["first_op"], runs["n_ops"])
-    return np.bincount(owner, weights=program.ops["duration_ps"][op], minlength=len(tasks)).astype(np.int64)
