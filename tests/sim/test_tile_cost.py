@@ -55,6 +55,14 @@ def test_fills_from_hbm_share_the_throughput_of_l2_with_what_sms_read() -> None:
     assert read == [5_500_000, 6_750_000, 20_500_000]
 
 
+def test_fills_take_as_long_from_two_tiles_as_from_four() -> None:
+    """L2 writes 100 bytes from HBM in 1.25 us, whoever asked for them; an SM reads its 100 bytes at 20 a us, also alone."""
+    costs = replace(COSTS, l2_bytes_per_us=80.0, hbm_bytes_per_us=1e6)
+    for tiles in (2, 4):
+        none = np.zeros(tiles)
+        assert main_loop_ps(costs, none, none + 100.0, none + 100.0 / tiles).tolist() == [6_750_000] * tiles
+
+
 def test_l2_has_moved_all_reads_and_fills_by_the_time_they_are_charged() -> None:
     """Tiles of two depths in each round; HBM is fast, so that L2 alone holds them up."""
     costs = replace(COSTS, l2_bytes_per_us=80.0, hbm_bytes_per_us=1e6, fixed_us=0.0)
