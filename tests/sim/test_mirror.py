@@ -71,3 +71,22 @@ def test_unequal_links_do_not_matter_where_ports_are_slower() -> None:
         topologies.Link(4, "hub", 1, 0, True),
     ]
     assert are_alike(lowered(topologies.custom(4, wide), 4))
+
+
+def of_links(unequal: int) -> Fabric:
+    """A mesh of three GPUs; the links of one pair carry `unequal` per mille more than the others'."""
+    pairs = [(0, 1, R), (0, 2, R), (1, 2, R * (1000 + unequal) // 1000)]
+    return lowered(topologies.custom(3, [topologies.Link(a, b, rate) for a, b, rate in pairs]), 3)
+
+
+def test_pairs_that_differ_by_one_percent_at_most_are_alike() -> None:
+    """A link of 1.8 % more gives its pair 0.9 % more of the All-to-All: ports are as wide as their links together."""
+    assert are_alike(of_links(18))
+    assert not are_alike(of_links(22))
+
+
+def test_links_that_were_rounded_down_do_not_hold_up_a_port() -> None:
+    """A GPU's links to seven planes carry 14,285,714 kB/s each, together 2 kB/s less than its port."""
+    fabric = lowered(topologies.multi_plane_switch(8, R, 7), 8)
+    assert fabric.rates_kbs[0, PLAIN] == R > 7 * fabric.rates_kbs[-1, PLAIN]
+    assert mirrored(fabric).rates_kbs[0, PLAIN] == R

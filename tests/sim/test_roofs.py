@@ -35,6 +35,14 @@ def test_tensor_cores_need_the_flops_of_the_shape_at_the_peak():
     assert roof(made, "Tensor Cores")["least_us"] == pytest.approx(flops / reached / 1e6)
 
 
+def test_attention_reaches_the_efficiency_of_its_own_products():
+    made = xs.run("attention-wan-piggyback")
+    compute = made.resolved.machine.compute
+    reached = compute.bf16_tflops.value * compute.attention_mma_efficiency.value
+    assert compute.attention_mma_efficiency.value != compute.mma_efficiency_bf16.value
+    assert roof(made, "Tensor Cores")["most_tflops"] == pytest.approx(reached)
+
+
 def test_the_egress_is_as_busy_as_the_ports_were():
     made = xs.run("gemm-rs-llama-fused")
     busiest = made.trace.outcome.ports["busy_ps"][: made.fabric.n_gpus].max() / 1e6
