@@ -69,6 +69,7 @@ class GpuCalibration:
     costs: Costs
     capacity: CapacityByProducers | None
     long_run_gbs: float | None
+    long_run_warm_gbs: float | None
 
     @property
     def machine(self) -> Machine:
@@ -92,8 +93,8 @@ def has_part(results: Container, name: str) -> bool:
 def calibrate(results: Container) -> GpuCalibration:
     """The calibration of a results file. Raises `InputError` where parts are missing, `NoLawError` where there is no law."""
     bursts = part(results, "bursts")
-    costs = costs_of(results)
-    times = burst_times(results, bursts, costs.noting_ns)
+    costs, noting = costs_of(results), noting_cycles(results)
+    times = burst_times(results, bursts, noting)
     warnings = list(results.header["warnings"])
     if "failed" in results.header:
         failed = results.header["failed"]
@@ -101,19 +102,22 @@ def calibrate(results: Container) -> GpuCalibration:
     try:
         found = _fit(times)
     except NoLawError as refusal:
-        found, times = _with_fewer(results, costs.noting_ns, refusal)
+        found, times = _with_fewer(results, noting, refusal)
         warnings.append(
             f"with all SMs there is no law to be seen ({refusal}): the numbers are those of {found.producers} SMs"
         )
-    capacity = capacity_by_producers(results, costs.noting_ns, found) if has_part(results, "producers") else None
-    warnings += cautions(rows := microbenchmarks(results))
-    sizes, control = _by_size(bursts, "control", 1, costs.noting_ns)
+    capacity = capacity_by_producers(results, noting, found) if has_part(results, "producers") else None
+    sizes, control = _by_size(bursts, "control", 1, noting)
+    # Where only fewer SMs show a law, all together are beyond the knee with the smallest burst.
+    knee_bytes = found.knee_bytes.value if found.producers == _producers(bursts) else 0.0
+    said, shortest = _told_by_microbenchmarks(results, knee_bytes)
+    warnings += said
     if (doubt := _flat(found, sizes, control)) is not None:
         warnings.append(doubt)
-    _, completed = _by_size(bursts, "completed", 2, costs.noting_ns)
+    _, completed = _by_size(bursts, "completed", 2, noting)
     seen = Calibrated(
         calibration=found,
-        machine=_machine(results, found, capacity, latency_ns(bursts, costs.noting_ns)),
+        machine=_machine(results, found, capacity, latency_ns(bursts, noting)),
         times=times,
         control_ns=control,
         completed_ns=completed,
@@ -123,27 +127,42 @@ def calibrate(results: Container) -> GpuCalibration:
         details={
             "costs": asdict(costs),
             "capacity_by_producers": None if capacity is None else asdict(capacity),
-            "long_run_gbs": (long_run_gbs := _long_run_gbs(results)),
-            "small_burst": small_burst(rows),
+            "long_run_gbs": (long_run_gbs := _long_run_gbs(results, "trains")),
+            "long_run_warm_gbs": (long_run_warm_gbs := _long_run_gbs(results, "warm")),
+            "small_burst": shortest,
         },
     )
-    return GpuCalibration(seen, costs, capacity, long_run_gbs)
+    return GpuCalibration(seen, costs, capacity, long_run_gbs, long_run_warm_gbs)
 
 
-def burst_times(results: Container, bursts: Noted, noting_ns: float) -> BurstTimes:
+def _told_by_microbenchmarks(results: Container, knee_bytes: float) -> tuple[list[str], dict[str, float] | None]:
+    """The cautions, and `small_burst`. What fails in here is told in their place, whatever it is: they come from rows that
+    the fit does not use, and the GPU that was measured may be gone, so they may not take the calibration with them."""
+    try:
+        rows = microbenchmarks(results)
+        return cautions(rows, knee_bytes), small_burst(rows)
+    except Exception as error:
+        return [f"cautions could not be told: {type(error).__name__}: {error}"], None
+
+
+def burst_times(results: Container, bursts: Noted, noting: float) -> BurstTimes:
     """Issue times of all isolated bursts and trains by round; trains take as many rounds as they have, repeated in turn."""
-    sizes, isolated = _by_round(bursts, "isolated", 1, noting_ns)
+    sizes, isolated = _by_round(bursts, "isolated", 1, noting)
     gaps = np.full(len(sizes), np.inf)
     if has_part(results, "trains"):
         trains = part(results, "trains")
-        train_sizes, train_gaps, issued = _trains(trains, noting_ns)
+        train_sizes, train_gaps, issued = _trains(trains, noting)
         turns = np.arange(len(isolated)) % len(issued)
         sizes, gaps = np.concatenate([sizes, train_sizes]), np.concatenate([gaps, train_gaps])
         isolated = np.concatenate([isolated, issued[turns]], axis=1)
-    producers = int(bursts.table["producers"][bursts.rows("isolated")[0]])
     # No time is known better than what noting it takes: without this the smallest bursts would count most.
-    resolution = max(noting_ns, 1 / float(np.median(bursts.cycles_per_ns)))
-    return BurstTimes(producers, sizes, gaps, np.maximum(isolated, LEAST_NS), resolution)
+    resolution = max(noting, 1.0) / float(np.median(bursts.cycles_per_ns))
+    return BurstTimes(_producers(bursts), sizes, gaps, np.maximum(isolated, LEAST_NS), resolution)
+
+
+def _producers(bursts: Noted) -> int:
+    """Of isolated bursts: all SMs."""
+    return int(bursts.table["producers"][bursts.rows("isolated")[0]])
 
 
 def _fit(times: BurstTimes) -> Calibration:
@@ -176,14 +195,14 @@ def _flat(found: Calibration, sizes: Array, control_ns: Array) -> str | None:
     )
 
 
-def _with_fewer(results: Container, noting_ns: float, refusal: NoLawError) -> tuple[Calibration, BurstTimes]:
+def _with_fewer(results: Container, noting: float, refusal: NoLawError) -> tuple[Calibration, BurstTimes]:
     """The calibration of the most SMs, fewer than all, whose isolated bursts show a knee; else the refusal is raised.
 
     All SMs together may fill a small stage with less than the smallest burst.
     """
     if not has_part(results, "producers"):
         raise refusal
-    for times in _times_by_producers(part(results, "producers"), noting_ns)[::-1]:
+    for times in _times_by_producers(part(results, "producers"), noting)[::-1]:
         try:
             return _fit(times), times
         except (NoLawError, InputError):
@@ -191,24 +210,24 @@ def _with_fewer(results: Container, noting_ns: float, refusal: NoLawError) -> tu
     raise refusal
 
 
-def _times_by_producers(noted: Noted, noting_ns: float) -> list[BurstTimes]:
+def _times_by_producers(noted: Noted, noting: float) -> list[BurstTimes]:
     """Isolated bursts of each number of producers, fewest first."""
     rows = noted.rows("producers")
     counts = noted.table["producers"][rows]
-    made = []
+    made, noting_ns = [], noting / float(np.median(noted.cycles_per_ns))
     for count in np.unique(counts):
-        sizes, issued = _of_rows(noted, rows[counts == count], 1, noting_ns)
+        sizes, issued = _of_rows(noted, rows[counts == count], 1, noting)
         if len(issued) >= LEAST_ROUNDS:
             alone = np.full(len(sizes), np.inf)
             made.append(BurstTimes(int(count), sizes, alone, np.maximum(issued, LEAST_NS), noting_ns))
     return made
 
 
-def capacity_by_producers(results: Container, noting_ns: float, all_sms: Calibration) -> CapacityByProducers | None:
+def capacity_by_producers(results: Container, noting: float, all_sms: Calibration) -> CapacityByProducers | None:
     """Q(K) from isolated bursts of each number of producers, and of all. None where fewer than two K have a knee."""
     found: dict[int, float] = {all_sms.producers: all_sms.capacity_bytes.value}
     refused: dict[int, str] = {}
-    for times in _times_by_producers(part(results, "producers"), noting_ns):
+    for times in _times_by_producers(part(results, "producers"), noting):
         if times.producers in found:
             continue
         try:
@@ -220,13 +239,19 @@ def capacity_by_producers(results: Container, noting_ns: float, all_sms: Calibra
     return fit_capacity(np.array(list(found), dtype=float), np.array(list(found.values())), refused)
 
 
-def costs_of(results: Container) -> Costs:
-    """Costs of whatever parts there are; noting a time is needed."""
+def noting_cycles(results: Container) -> float:
+    """What noting a time takes, in cycles: in ns it is less, the faster the clock of what it is taken from."""
     clock = part(results, "clock")
-    noting = float(np.median([issue_ns(clock, int(i)) for i in clock.rows("noting")]))
-    if not has_part(results, "costs"):
+    return float(np.median([_mean_cycles(clock.cycles(int(i)), 1) for i in clock.rows("noting")]))
+
+
+def costs_of(results: Container) -> Costs:
+    """Costs of whatever parts there are; noting a time is needed, and told by the clock of the part `costs`, if that ran."""
+    has_costs = has_part(results, "costs")
+    noted = part(results, "costs" if has_costs else "clock")
+    noting = noting_cycles(results) / float(np.median(noted.cycles_per_ns))
+    if not has_costs:
         return Costs({}, None, {}, None, noting)
-    noted = part(results, "costs")
 
     def between(group: str, first: int, last: int, size: int | None = None) -> dict[int, list[float]]:
         found: dict[int, list[float]] = {}
@@ -268,15 +293,15 @@ def drift_pct(results: Container) -> float | None:
     return float(100 * np.median(np.abs(ratio - 1)))
 
 
-def _by_round(noted: Noted, group: str, mark: int, noting_ns: float) -> tuple[Array, Array]:
-    return _of_rows(noted, noted.rows(group), mark, noting_ns)
+def _by_round(noted: Noted, group: str, mark: int, noting: float) -> tuple[Array, Array]:
+    return _of_rows(noted, noted.rows(group), mark, noting)
 
 
-def _of_rows(noted: Noted, rows: Array, mark: int, noting_ns: float) -> tuple[Array, Array]:
-    """Sizes in order, and mean times from start to `mark` over SMs, [rounds, sizes]."""
+def _of_rows(noted: Noted, rows: Array, mark: int, noting: float) -> tuple[Array, Array]:
+    """Sizes in order, and mean times from start to `mark` over SMs in ns, less `noting` cycles, [rounds, sizes]."""
     table = noted.table[rows]
     rate = noted.cycles_per_ns
-    took = np.array([_mean_cycles(noted.cycles(int(i)), mark) / rate[i] for i in rows]) - noting_ns
+    took = np.array([(_mean_cycles(noted.cycles(int(i)), mark) - noting) / rate[i] for i in rows])
     sizes, rounds = np.unique(table["bytes"]), np.unique(table["round"])
     made = np.full((len(rounds), len(sizes)), np.nan)
     made[np.searchsorted(rounds, table["round"]), np.searchsorted(sizes, table["bytes"])] = took
@@ -288,12 +313,12 @@ def _mean_cycles(marks: Array, mark: int) -> float:
     return float((marks[..., mark] - marks[..., 0]).mean())
 
 
-def _by_size(noted: Noted, group: str, mark: int, noting_ns: float) -> tuple[Array, Array]:
-    sizes, times = _by_round(noted, group, mark, noting_ns)
+def _by_size(noted: Noted, group: str, mark: int, noting: float) -> tuple[Array, Array]:
+    sizes, times = _by_round(noted, group, mark, noting)
     return sizes, np.asarray(centre(times, axis=0))
 
 
-def _trains(noted: Noted, noting_ns: float) -> tuple[Array, Array, Array]:
+def _trains(noted: Noted, noting: float) -> tuple[Array, Array, Array]:
     """Sizes and true gaps of trains, and mean issue times of the bursts that count, [rounds, trains]."""
     rows = noted.rows("train")
     skip = int(noted.table["bursts"][rows[0]] * SKIPPED_SHARE)
@@ -303,17 +328,18 @@ def _trains(noted: Noted, noting_ns: float) -> tuple[Array, Array, Array]:
     for i in rows:
         row = noted.table[i]
         at = np.searchsorted(rounds, row["round"]), np.searchsorted(configs, row["config"])
+        noting_ns = noting / noted.cycles_per_ns[i]
         issued[at] = issue_ns(noted, int(i), skip) - noting_ns
         gaps[at] = gap_ns(noted, int(i), skip) + noting_ns
         sizes[at[1]] = row["bytes"]
     return sizes, np.asarray(centre(gaps, axis=0)), issued
 
 
-def _long_run_gbs(results: Container) -> float | None:
-    """R as long bursts without a gap tell it, with no fit (None: not measured)."""
-    if not has_part(results, "trains"):
+def _long_run_gbs(results: Container, name: str) -> float | None:
+    """R as long bursts of a part without a gap tell it, with no fit (None: not measured)."""
+    if not has_part(results, name):
         return None
-    noted = part(results, "trains")
+    noted = part(results, name)
     rows = noted.rows("long run")
     rates = [rate_gbs(noted.ns(int(i)), float(noted.table["bytes"][i])) for i in rows]
     return float(np.median(rates)) if rates else None
@@ -337,10 +363,10 @@ def rate_gbs(times_ns: Array, burst_bytes: float) -> float:
     return float(burst_bytes * (ends.size - issued) / (ends.max() - begin))
 
 
-def latency_ns(bursts: Noted, noting_ns: float) -> float:
+def latency_ns(bursts: Noted, noting: float) -> float:
     """One way to the far memory: half of what it takes, after a small burst is issued, to load its last word back."""
-    _, issued = _by_size(bursts, "isolated", 1, noting_ns)
-    _, back = _by_size(bursts, "completed", 2, noting_ns)
+    _, issued = _by_size(bursts, "isolated", 1, noting)
+    _, back = _by_size(bursts, "completed", 2, noting)
     return max(0.0, float(np.median((back - issued)[:SMALL_BURSTS])) / 2)
 
 

@@ -10,20 +10,41 @@ from typing import Any
 
 import numpy as np
 
+from ...sim.calibrate import LEAST_SLOPE_RATIO
+from .noted import lines_of_thirds
+
+CLOCKS_APART_PCT = 2.0
+"""How far the SM clocks of two parts may be apart."""
 UNEVEN = 1.05
 """The slowest SM over the mean of all, for bursts that fill the stage, from which R by means is said to be off."""
 WARM_PCT = 10.0
 """How far bursts to new places may be from those to places stored to before."""
+LEAST_SIZES = 3
+"""Of isolated bursts, so that there are two lines through them."""
 LEAST_OF_FENCE = 0.75
 """A load back that takes less than this share of a release has not been where the stores went."""
 SLOWED_PCT = 10.0
+BESIDE_HOGS = 2.0
+"""How many times longer a release may take while other SMs store."""
+IN_THE_SM = 0.1
+"""What a release to the own SM may take, as a share of the burst with it."""
 
 Rows = Sequence[dict[str, Any]]
 
 
-def cautions(rows: Rows) -> list[str]:
-    """From the table of `summary.microbenchmarks`; rows that were not measured say nothing."""
-    found = (_uneven(rows), *_warm(rows), _load_back(rows), _fences(rows))
+def cautions(rows: Rows, knee_bytes: float | None = None) -> list[str]:
+    """From the table of `summary.microbenchmarks`; rows that were not measured say nothing. `knee_bytes` is the size of a
+    burst of all SMs at the knee (None: roughly, from the isolated bursts)."""
+    found = (
+        _clocks(rows),
+        _uneven(rows),
+        *_warm(rows, knee_bytes),
+        _warm_long_run(rows),
+        _load_back(rows),
+        _fences(rows),
+        _beside_hogs(rows),
+        _in_the_sm(rows),
+    )
     return [text for text in found if text is not None]
 
 
@@ -33,6 +54,22 @@ def _of(rows: Rows, part: str, group: str, *names: str) -> Any:
         [row["bytes"], *(row[name] for name in names)] for row in rows if (row["part"], row["group"]) == (part, group)
     ]
     return np.array(sorted(kept), dtype=float).reshape(len(kept), 1 + len(names))
+
+
+def _clocks(rows: Rows) -> str | None:
+    each: dict[str, list[float]] = {}
+    for row in rows:
+        each.setdefault(row["part"], []).append(row["cycles_per_ns"])
+    clocks = {part: float(np.median(found)) for part, found in each.items()}
+    if not clocks:
+        return None
+    slow, fast = min(clocks, key=clocks.__getitem__), max(clocks, key=clocks.__getitem__)
+    if (apart := 100 * (clocks[fast] / clocks[slow] - 1)) <= CLOCKS_APART_PCT:
+        return None
+    return (
+        f"the SM clock was {1000 * clocks[slow]:.0f} MHz in part {slow} and {1000 * clocks[fast]:.0f} MHz in part {fast}, "
+        f"{apart:.1f} % apart: what takes so many cycles, as issuing a burst or noting a time do, took longer in one of them"
+    )
 
 
 def _uneven(rows: Rows) -> str | None:
@@ -46,22 +83,47 @@ def _uneven(rows: Rows) -> str | None:
     )
 
 
-def _warm(rows: Rows) -> list[str]:
-    warm, cold = _of(rows, "warm", "same places", "issued_ns"), _of(rows, "bursts", "isolated", "issued_ns")
-    noting = _of(rows, "clock", "noting", "issued_ns")
-    if not (len(warm) and len(cold) and len(noting)):
+def _warm(rows: Rows, knee_bytes: float | None) -> list[str]:
+    """Bursts up to the knee show T_iss0, larger ones R and Q. A side without sizes says nothing."""
+    warm = _of(rows, "warm", "same places", "issued_ns", "cycles_per_ns")
+    cold = _of(rows, "bursts", "isolated", "issued_ns")
+    noting = _of(rows, "clock", "noting", "issued_ns", "cycles_per_ns")
+    if not len(warm) or len(cold) < LEAST_SIZES or not len(noting):
         return []
+    knee = _rough_knee_bytes(cold) if knee_bytes is None else knee_bytes
+    noting_ns = noting[0, 1] * noting[0, 2] / warm[:, 2]
     there = np.interp(warm[:, 0], cold[:, 0], cold[:, 1])
-    off = 100 * ((warm[:, 1] - noting[0, 1]) / np.maximum(there - noting[0, 1], noting[0, 1]) - 1)
-    half = len(off) // 2
+    off = 100 * ((warm[:, 1] - noting_ns) / np.maximum(there - noting_ns, noting_ns) - 1)
     said = []
-    for what, part in (("T_iss0", off[:half]), ("R and Q", off[half:])):
-        if abs(middle := float(np.median(part))) > WARM_PCT:
-            said.append(
-                f"bursts to places that were stored to before take {middle:+.0f} % against those to new places: {what} "
-                "of the calibration, which is of new places, does not hold for kernels that store to the same places again"
-            )
+    for what, part in (("T_iss0", off[warm[:, 0] <= knee]), ("R and Q", off[warm[:, 0] > knee])):
+        if len(part) and abs(middle := float(np.median(part))) > WARM_PCT:
+            said.append(_said_of_warm(f"bursts to places that were stored to before take {middle:+.0f} %", what))
     return said
+
+
+def _warm_long_run(rows: Rows) -> str | None:
+    warm, cold = (_of(rows, part, "long run", "gbs") for part in ("warm", "trains"))
+    if not (len(warm) and len(cold)) or abs(off := 100 * (cold[0, 1] / warm[0, 1] - 1)) <= WARM_PCT:
+        return None
+    return _said_of_warm(
+        f"long runs to places that were stored to before take {off:+.0f} %",
+        "R (long_run_gbs is of new places, long_run_warm_gbs of the same)",
+    )
+
+
+def _said_of_warm(measured: str, what: str) -> str:
+    return (
+        f"{measured} against those to new places: {what} of the calibration, which is of new places, does not hold for "
+        "kernels that store to the same places again"
+    )
+
+
+def _rough_knee_bytes(isolated: Any) -> float:
+    """Where the lines through the smallest and the largest third of bursts cross (inf: they are one line)."""
+    (slope, start), (steep, offset) = lines_of_thirds(isolated[:, 0], isolated[:, 1])
+    if steep < LEAST_SLOPE_RATIO * slope or offset >= start:
+        return float("inf")
+    return float((start - offset) / (steep - slope))
 
 
 def small_burst(rows: Rows) -> dict[str, float] | None:
@@ -95,4 +157,30 @@ def _fences(rows: Rows) -> str | None:
     return (
         f"releases by one thread slow the stores of other warps of its SM by {most:.0f} %: the fused kernels and replays, "
         "whose courier releases beside their stores, are slower than simulated"
+    )
+
+
+def _beside_hogs(rows: Rows) -> str | None:
+    """Both of the smallest burst, of one SM."""
+    beside = _of(rows, "neighbours", "release beside hogs", "issued_ns", "fenced_ns")
+    alone = _of(rows, "costs", "release alone", "issued_ns", "fenced_ns")
+    alone = alone[alone[:, 0] > 0]
+    if not (len(beside) and len(alone)):
+        return None
+    took, usual = float((beside[:, 2] - beside[:, 1]).max()), float(alone[0, 2] - alone[0, 1])
+    if took <= BESIDE_HOGS * usual:
+        return None
+    return (
+        f"a release takes {took:.0f} ns while other SMs store, and {usual:.0f} ns alone: it waits for stores that are not "
+        "its own, so that signals of fused kernels and replays come later than simulated"
+    )
+
+
+def _in_the_sm(rows: Rows) -> str | None:
+    found = _of(rows, "costs", "release in the SM", "issued_ns", "fenced_ns")
+    if not len(found) or (took := float(found[0, 2] - found[0, 1])) <= IN_THE_SM * found[0, 2]:
+        return None
+    return (
+        f"a release to the own SM takes {took:.0f} ns of the {found[0, 2]:.0f} ns of a burst with it: it waits for stores, "
+        "while fused kernels and replays, whose lanes hand their signals to a courier so, are simulated as if that were free"
     )

@@ -131,7 +131,9 @@ class Collector:
         if (why := runs_here(name, transport.name, rank.compute_capability, transport.n_ranks)) is not None:
             told |= {"state": "skipped", "why": why}
             return
-        wake(runner)
+        _, is_steady = wake(runner)
+        if not is_steady:
+            self._warn(f"{name}: the SM clock was not steady before it, or below half of the stated one")
         begun = time.perf_counter()
         more = self._programs(runner, transport) if name == "programs" else self._bursts(name, runner)
         told |= {"state": "done", "why": None, "after": self.devices.now(rank.index)}
@@ -144,7 +146,7 @@ class Collector:
             table = table[table["round"] < AGAIN_ROUNDS]
         resolved = runner.resolve(table)
         done = runner.run(resolved)
-        runner.cycles_per_ns = done.cycles_per_ns()  # of a GPU at work; the scout may have met one that was idle
+        runner.cycles_per_ns = done.cycles_per_ns()
         self.results.arrays.update({f"part/{name}/{key}": array for key, array in done.arrays().items()})
         noted = Noted.of(done.arrays(), self._groups(name))
         moved = noted.clock_moved_pct()
@@ -209,8 +211,7 @@ class Collector:
         return [f"{group} (from {size} B on)" for group, size in least.items()]
 
     def _scout(self, runner: BurstRunner) -> None:
-        wake(runner)
-        run = scout(runner)
+        run, _ = scout(runner)
         self.header["scout"] = {
             "drain_gbs": runner.drain_gbs,
             "cycles_per_ns": runner.cycles_per_ns,
@@ -255,17 +256,26 @@ def collect_more(
     settings: Settings | None = None,
     progress: Progress = silent,
 ) -> Container:
-    """Run `plan` and write it together with results from before to `output`; so too what was measured until a failure."""
+    """Run `plan` and write it together with results from before to `output`; so too what was measured until a failure, and
+    what a process that was killed here left beside it."""
     output = Path(output)
     beside = output.with_name(f"added-{output.name}")
+    if beside.exists():
+        before = _taken_in(before, beside, output)
     try:
         collect(plan, devices, beside, settings, progress)
     finally:
         if beside.exists():
-            added = load(beside, "results")
-            beside.unlink()
-            results = merged(before, added) if added.header["transport"] else before  # it failed before there was one
-            save(results, output)
+            results = _taken_in(before, beside, output)
+    return results
+
+
+def _taken_in(before: Container, beside: Path, output: Path) -> Container:
+    """Results from before with those of a file beside them, which is gone when `output` has both."""
+    added = load(beside, "results")
+    results = merged(before, added) if added.header["transport"] else before  # it failed before there was one
+    save(results, output)
+    beside.unlink()
     return results
 
 

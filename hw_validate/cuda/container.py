@@ -94,7 +94,7 @@ def _without_padding(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def merged(first: Container, second: Container) -> Container:
-    """Results of two runs of one machine as one: all parts of the first, and what only the second has.
+    """Results of two runs of one machine as one: all parts of the first, but those with which the second got further.
 
     Raises `InputError` if they were measured on different devices or transports.
     """
@@ -106,7 +106,7 @@ def merged(first: Container, second: Container) -> Container:
             raise InputError("are not of one machine", field=f"{name} of the results", value=theirs, allowed=str(mine))
     header = dict(first.header)
     plan = dict(first.header["plan"])
-    new = [name for name in second.header["parts"] if name not in first.header["parts"]]
+    new = [name for name in second.header["parts"] if _got(second, name) > _got(first, name)]
     plan["parts"] = {**plan["parts"], **{n: p for n, p in second.header["plan"]["parts"].items() if n in new}}
     prefixes = tuple(f"part/{name}/" for name in new)
     if "programs" in new:
@@ -118,11 +118,19 @@ def merged(first: Container, second: Container) -> Container:
     header["plan"] = plan
     header["parts"] = {**first.header["parts"], **{name: second.header["parts"][name] for name in new}}
     header["warnings"] = list(dict.fromkeys([*first.header["warnings"], *second.header["warnings"]]))
-    header["complete"] = first.header["complete"] and second.header["complete"]
+    header["complete"] = all(told["state"] in ("done", "skipped") for told in header["parts"].values())
+    if header["parts"].get(header.get("failed", {}).get("part"), {}).get("state") == "done":
+        del header["failed"]  # what had failed has run
     if "failed" in second.header:
         header["failed"] = second.header["failed"]
-    kept = {name: array for name, array in second.arrays.items() if name.startswith(prefixes)} if prefixes else {}
-    return Container("results", header, {**first.arrays, **kept})
+    kept = {name: array for name, array in first.arrays.items() if not name.startswith(prefixes)}
+    added = {name: array for name, array in second.arrays.items() if name.startswith(prefixes)}
+    return Container("results", header, kept | added)
+
+
+def _got(results: Container, name: str) -> int:
+    """How far results got with a part; 0 if they lack it."""
+    return ("", "not run", "skipped", "failed", "done").index(results.header["parts"].get(name, {}).get("state", ""))
 
 
 def _names(results: Container) -> str:

@@ -216,7 +216,8 @@ class DeviceCheck:
             self.machine = load_machine(str(path))
         extent = self.fused_extent or USUAL
         machine = None if "numba" in self.report.get("missing", {}) else self.machine  # then there is no simulation
-        check = FusedCheck(self.devices, self.folder, machine, self.until, extent, self._rough_drain_gbs())
+        drain_gbs = self._rough_drain_gbs() if self.machine is None else self.machine.drain_kbs() / 1e6
+        check = FusedCheck(self.devices, self.folder, machine, self.until, extent, drain_gbs)
         if self.goes_on:
             check.go_on()
         return check.run()

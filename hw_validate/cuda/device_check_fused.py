@@ -5,8 +5,9 @@ ranks. The way out takes V / R for that, the SMs T_mma + T_iss0 until the next w
 tells T_mma and T_iss0 of a tile, the calibration R; then K is chosen so that both times are equal at a usual expert width.
 Two more short runs, on these SMs, tell how T_mma follows the width, and widths are chosen so that V / R over
 (T_mma + T_iss0) goes from 0.5 to 2. What the ratio then was is told from the control of each run. All policies run at the
-ratio 1 first, then attention with its All-to-All, then the ratio 2, then the other way to change V: the same SMs and tokens
-as more ranks, whose rows go to others more often, f = 1 - 1 / ranks. The other ratios come last.
+ratio 1.4 first, where much stalls and a few percent of R do not decide how much; then attention with its All-to-All, then
+the ratio 2, then the other way to change V: the same SMs and tokens as more ranks, whose rows go to others more often,
+f = 1 - 1 / ranks. The other ratios come last: 0.5, where little stalls, then those about 1.
 
 Stores stall once they are ahead of the way out by Q, so a run stores many times Q without a pause: it has as many tokens as
 the logs of the SMs have room for, and one expert on each rank, because between the waves of two experts what waits drains.
@@ -37,7 +38,7 @@ from .device import Devices
 from .errors import DeviceLostError, KernelTimeoutError
 from .finite_json import as_json
 from .fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES, AttentionCall, Call, MegaMoeCall
-from .fused_compare import Compared, compared, ranked_alike
+from .fused_compare import Band, Compared, Prediction, Summary, ranked_alike
 from .fused_run import SIDES, lowered_policy, measure
 from .fused_sweep import among_more_ranks, drain_us, ratios_of, sms_at_ratio_1, widths_for
 
@@ -52,6 +53,7 @@ MOST_OF_LOG = 0.9
 """How full the logs of records may get on average: some SMs run more ops than others."""
 MOST_CLOCK_MOVED = 0.02
 """By how much, as a share, the SM clocks of the sides of a run may differ, before that is told."""
+RATIO_1 = "1.0"
 REPORT, TILES = "fused.json", "fused.parquet"
 
 
@@ -61,7 +63,7 @@ class FusedExtent:
 
     `megamoe` has the most tokens of a rank that may be; there are fewer, by multiples of `token_step` and down to
     `least_tokens`, until records fit into shared memory. `more_ranks` than those of `megamoe` share its tokens and its SMs
-    at the width of the first ratio; they run after the second one.
+    at the width of ratio 1; they run after the second ratio.
     """
 
     megamoe: Mapping[str, int] = field(default_factory=lambda: {"tokens": 4096, "hidden": 2048, "topk": 2, "ranks": 2})
@@ -70,7 +72,7 @@ class FusedExtent:
     usual_width: int = 2048
     width_step: int = 64
     most_width: int = 8192
-    ratios: tuple[float, ...] = (1.0, 2.0, 1.4, 0.5, 1.2, 0.75)
+    ratios: tuple[float, ...] = (1.4, 2.0, 0.5, 1.0, 1.2, 0.75)
     more_ranks: tuple[int, ...] = (8, 4)
     attention: Attention = field(
         default_factory=lambda: Attention(tokens=2048, heads=32, head_dim=128, batch=2, ranks=2)
@@ -85,7 +87,7 @@ USUAL = FusedExtent()
 class FusedCheck:
     """One sweep into `folder`; nothing begins that would not be over by `until`.
 
-    `machine` is the GPU as calibrated, `drain_gbs` a rough R for where there is none (None: neither is known).
+    `machine` is the GPU as calibrated, to simulate on; `drain_gbs` is R for where nothing is simulated (None: not known).
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class FusedCheck:
         self.drain_gbs = drain_gbs if machine is None else machine.drain_kbs() / 1e6
         self.report: dict[str, Any] = {"runs": [], "not_run": [], "ended_badly": {}}
         self.tables: list[pd.DataFrame] = []
+        self._simulated: list[tuple[dict[str, Any], Compared, Prediction, Summary]] = []
         self._longest_s: dict[str, float] = {}
         self._noted: Exception | None = None
 
@@ -119,6 +122,24 @@ class FusedCheck:
 
     def run(self) -> dict[str, Any]:
         """Everything that there is time for; what there is to tell. Raises `MeasurementError` for wrong numbers."""
+        try:
+            self._measure()
+        except DeviceLostError:
+            self._judge()  # the process that goes on has not what it takes
+            raise
+        self._judge()
+        self._check()
+        return {"runs": len(self.report["runs"]), "not_run": len(self.report["not_run"])}
+
+    def _judge(self) -> None:
+        """Between what each stall is simulated, and whether that agrees: two simulations a run. They need no GPU, and wait
+        until it has nothing more to do."""
+        for row, one, prediction, summary in self._simulated:
+            with self._noting(row, "judgement"):
+                assert self.machine is not None
+                row["stall_us"] = Band.of(prediction, self.machine, summary, one).judged(one.stall_us())
+
+    def _measure(self) -> None:
         e = self.extent
         sms, widths = self._chosen()
         self.report |= {"sms_per_rank": sms, "widths": widths}
@@ -130,11 +151,9 @@ class FusedCheck:
         for ratio, width in others[:1]:
             self._megamoe_policies(ratio, width, sms)
         for ranks in e.more_ranks:
-            self._more_ranks(ranks, first[1], sms)
+            self._more_ranks(ranks, widths.get(RATIO_1, e.usual_width), sms)
         for ratio, width in others[1:]:
             self._megamoe_policies(ratio, width, sms)
-        self._check()
-        return {"runs": len(self.report["runs"]), "not_run": len(self.report["not_run"])}
 
     def _chosen(self) -> tuple[int, dict[str, int]]:
         """SMs of a rank, and the width for each ratio; where nothing is known, few SMs and the usual width."""
@@ -144,7 +163,7 @@ class FusedCheck:
         pilot = self._pilot(e.usual_width, sms)
         if "widths" in self.report:  # chosen by the process before
             return self.report["sms_per_rank"], self.report["widths"]
-        widths = {"1.0": e.usual_width}
+        widths = {RATIO_1: e.usual_width}
         if pilot is not None and self.drain_gbs:
             with self._noting(self.report, "choice"):
                 ranks = e.megamoe["ranks"]
@@ -237,11 +256,11 @@ class FusedCheck:
                 row["clock_moved_pct"] = 100 * moved
             if self.machine is not None and len(tables) == 2:
                 with self._noting(row, "simulation"):
-                    one = compared(
-                        policy, program, tables["far"], tables["control"], self.machine, TRANSPORT, call.summary
-                    )
+                    prediction = Prediction.of(program, tables["control"], TRANSPORT)
+                    one = Compared(policy, row["far"], row["control"], call.summary(prediction.on(self.machine)))
                     told = one.as_dict()
                     row |= {name: told[name] for name in ("simulated", "stall_us", "error_pct")}
+                    self._simulated.append((row, one, prediction, call.summary))
             if kernel == "megamoe" and "control" in row and self.drain_gbs:
                 row |= ratios_of(row["control"], drain_us(row["sms_per_rank"], call.ranks, self.drain_gbs))
         # The first run of a kernel compiles it, which no other does.

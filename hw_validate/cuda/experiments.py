@@ -14,9 +14,10 @@ notes `marks` times a burst, in cycles since its row began:
     CLOCK    start, end                              the next change of globaltimer: `end` is its new value (ns, low word)
     OFFSET   asked, theirs, answered                 global timers of two GPUs in a ping-pong (ns, low and high word each)
 
-`fenced` is after a release at system scope. `back` is when the producer knows that its last store has arrived: with `ECHO`
-a partner on the receiving GPU has seen a flag that was released behind the stores, and has answered; else (`BACK`) the last
-word stored was loaded back, which neither PCIe nor a GPU's own memory lets overtake the store.
+`fenced` is after a release at system scope (`IN_SM`: at CTA scope). `back` is when the producer knows that its last store
+has arrived: with `ECHO` a partner on the receiving GPU has seen a flag that was released behind the stores, and has
+answered; else (`BACK`) the last word stored was loaded back, which neither PCIe nor a GPU's own memory lets overtake the
+store.
 
 A table as planned leaves open what only the machine can say: the number of SMs (`producers` = ALL), rests and gaps in
 proportion to the time V / R that a burst takes to drain (`rest_drains`, `gap_drains`). `resolve` fills them in.
@@ -30,11 +31,11 @@ import numpy as np
 
 STORE, BULK, FEED, TICKET, FLAG, SYNC, CLOCK, OFFSET, PULL = range(9)
 
-LOCAL, ZEROS, LOADS, LIGHT, FENCE, BACK, ECHO, BUSY, FENCES, SAME = (1 << i for i in range(10))
+LOCAL, ZEROS, LOADS, LIGHT, FENCE, BACK, ECHO, BUSY, FENCES, SAME, IN_SM = (1 << i for i in range(11))
 """Flags. LOCAL: store to the GPU's own memory. ZEROS: the data are zeros, not noise. LOADS: the other warps of a producer
 load from where it stores. LIGHT: one SM more, the last, stores bursts of `other_bytes`, and only it notes times. BUSY: SMs
 that do nothing else compute. FENCES: one thread of a warp that does not store releases at system scope, again and again.
-SAME: every burst goes to the same places, not to new ones."""
+SAME: every burst goes to the same places, not to new ones. IN_SM: the release of `fenced` is for the own SM alone."""
 
 ALL = -1
 NEXT = -1

@@ -5,7 +5,7 @@
 
 Each policy runs on the transport, as the control (all memory on the GPU itself), and "bare": on the transport without its
 instrumentation. The report.json of each size says what came out: error against the float64 reference, makespan, spans and
-stalls; POLICY-SIDE.parquet holds the tiles of the last repeat (fused_times.py).
+stalls; POLICY-SIDE.parquet holds the tiles of the repeat in the middle (fused_times.py).
 A sweep passes the point where stores stall: narrow experts have short main loops for the same bytes, and so have short
 sequences. With `--transport peer` rank r is GPU r; else all ranks are SMs of GPU 0. What waits for other ranks is left out
 of the makespan. With `--machine FILE`, which `xstage calibrate --backend cuda -o FILE` measured on the same transport, every
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,13 +32,14 @@ from .clocks import joined, offsets_between, to_add_ns
 from .device import Devices
 from .errors import NoPeerAccessError
 from .finite_json import as_json
-from .fused_calls import ATTENTION_POLICIES, ERRORS, MEGAMOE_POLICIES, AttentionCall, Call, Lowering, MegaMoeCall
-from .fused_compare import Compared, compared, ranked_alike
+from .fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES, AttentionCall, Call, Lowering, MegaMoeCall
+from .fused_compare import Band, Compared, Prediction, middle_repeat, over_repeats, ranked_alike
 from .fused_waits import late_inputs
 from .job import Array, Job
 from .job_memory import JobMemory
 from .records import measured_ops
 from .replay_job import CHANGED, PATIENCE_S, Settings, sm_ticks_per_ns
+from .steady import until_steady
 from .transport import TRANSPORTS, without_atomics
 
 if TYPE_CHECKING:
@@ -49,10 +49,6 @@ if TYPE_CHECKING:
 
 SIDES = ("far", "control", "bare")
 """How each policy runs: on the transport, with all memory on the GPU itself, on the transport without instrumentation."""
-STEADY_CLOCK = 0.01
-"""By how much, as a share, the SM clocks of repeats may differ."""
-MOST_RUNS, LONGEST_S = 50, 0.5
-"""How often and how long a kernel runs at most until its clock is steady."""
 _NOTED = ("records", "n_records", "times", "abort")
 
 
@@ -84,25 +80,15 @@ def ready(
 
 
 def steady_runs(call: Call, memory: JobMemory, repeats: int, stated_mhz: float) -> tuple[list[dict[str, Array]], bool]:
-    """`repeats` runs in a row at a steady clock, and whether it was: if not after `MOST_RUNS`, or in time, any count.
-
-    Of each run, the buffers that say how it went and what came out. An idle GPU goes at a fraction of the clock that it
-    states, and needs some milliseconds of work to leave it: until then only times are read, so that it hardly pauses.
-    """
-    begun, number, is_over = time.perf_counter(), 0, False
-    runs, clocks = list[dict[str, Array]](), list[float]()
-    while len(runs) < repeats:
-        memory.run()
-        number += 1
-        mhz = _sm_mhz(_read(memory, ("times",)))
-        is_over = is_over or number > MOST_RUNS - repeats or time.perf_counter() - begun > LONGEST_S
-        is_idle = mhz < stated_mhz / 2
-        has_moved = max([mhz, *clocks]) > min([mhz, *clocks]) * (1 + STEADY_CLOCK)
-        if not is_over and (is_idle or has_moved):
-            runs, clocks = [], []
-        if is_over or not is_idle:
-            runs, clocks = [*runs, _read(memory, (*_NOTED, *call.outputs))], [*clocks, mhz]
-    return runs, not is_over
+    """`repeats` runs in a row at a steady clock, and whether it was (steady.py): of each the buffers that say how it went
+    and what came out."""
+    return until_steady(
+        memory.run,
+        lambda _: _sm_mhz(_read(memory, ("times",))),
+        lambda _: _read(memory, (*_NOTED, *call.outputs)),
+        stated_mhz,
+        repeats,
+    )
 
 
 def _read(memory: JobMemory, wanted: Sequence[str]) -> dict[str, Array]:
@@ -150,38 +136,34 @@ def lowered_policy(
 def measure(
     call: Call, program: Program, fused: Lowering, devices: Devices, transport: str, repeats: int, side: str
 ) -> tuple[dict[str, float], pd.DataFrame | None]:
-    """What the repeats of a side came to, and the op table of the last one; "bare" has none.
+    """What the repeats of a side came to (`over_repeats`), and the op table of the `middle_repeat`; "bare" has none.
 
     Raises `NoPeerAccessError`, `KernelTimeoutError`.
     """
     if side == "bare":
         return _measure_bare(call, fused, devices, transport, repeats), None
     between_gpus = transport == "peer"
-    rows, table = [], None
+    rows, tables = [], []
     before = offsets_between(devices, call.ranks) if between_gpus else {}
     with ready(call, fused, devices, transport, call.source, side == "control") as (memory, needs):
         runs, is_steady = steady_runs(call, memory, repeats, devices.facts()[0].clock_mhz)
     offsets = joined(before, offsets_between(devices, call.ranks)) if between_gpus else {}
     for outputs in runs:
         table = measured_ops(program, fused.lowered, outputs, to_add_ns(offsets, outputs, call.ranks))
+        tables.append(table)
         arrives = side == "far" or not between_gpus
         told = call.summary(table) | late_inputs(program, table) | _whole(outputs)
         rows.append(told | (call.errors(fused, outputs) if arrives else {}))
-    return _over_repeats(rows) | needs | {"clock_is_steady": is_steady}, table
+    middle = tables[middle_repeat([row["stores_total_us"] for row in rows])]
+    return over_repeats(rows) | needs | {"clock_is_steady": is_steady}, middle
 
 
 def _measure_bare(call: Call, fused: Any, devices: Devices, transport: str, repeats: int) -> dict[str, float]:
     """The whole time and the errors of the kernel without instrumentation."""
     with ready(call, fused, devices, transport, call.bare) as (memory, needs):
         runs, is_steady = steady_runs(call, memory, repeats, devices.facts()[0].clock_mhz)
-    found = _over_repeats([_whole(outputs) | call.errors(fused, outputs) for outputs in runs])
+    found = over_repeats([_whole(outputs) | call.errors(fused, outputs) for outputs in runs])
     return found | needs | {"clock_is_steady": is_steady}
-
-
-def _over_repeats(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Medians, and the largest errors."""
-    found = {name: float(np.median([row[name] for row in rows])) for name in rows[0]}
-    return found | {name: float(np.max([row[name] for row in rows])) for name in ERRORS if name in found}
 
 
 def _whole(outputs: Mapping[str, Array]) -> dict[str, float]:
@@ -242,10 +224,11 @@ def run_policies(
                 call.tile_times(table).to_parquet(temporary)
         _write_report(folder, report)
         if calibrated is not None:
-            far, control = tables["far"], tables["control"]
-            rows.append(compared(name, program, far, control, calibrated, transport, call.summary))
-            as_told = rows[-1].as_dict()
-            told |= {name: as_told[name] for name in ("simulated", "stall_us", "error_pct")}
+            prediction = Prediction.of(program, tables["control"], transport)
+            row = Compared(name, told["far"], told["control"], call.summary(prediction.on(calibrated)))
+            rows.append(row)
+            told |= {name: row.as_dict()[name] for name in ("simulated", "stall_us", "error_pct")}
+            told["stall_us"] = Band.of(prediction, calibrated, call.summary, row).judged(row.stall_us())
             told["speedup"] = rows[-1].speedup(rows[0])
             report["ranked_alike"] = ranked_alike(rows)
             _write_report(folder, report)

@@ -112,16 +112,20 @@ def gap_ns(noted: Noted, number: int, skip: int = 0) -> float:
 
 
 def outer_lines(noted: Noted) -> tuple[Array, Array]:
-    """Straight lines through the times of the smallest and of the largest third of isolated bursts, each as ns a byte and ns
-    at 0 bytes. Misses count relative to the time. The first slope is no less than that of the fit."""
+    """`lines_of_thirds` of the isolated bursts, by the median over rounds."""
     rows = noted.rows("isolated")
     each = noted.table["bytes"][rows].astype(float)
     times = np.array([issue_ns(noted, int(i)) for i in rows])
     sizes = np.unique(each)
-    middle = np.array([np.median(times[each == size]) for size in sizes])
+    return lines_of_thirds(sizes, np.array([np.median(times[each == size]) for size in sizes]))
+
+
+def lines_of_thirds(sizes: Array, times_ns: Array) -> tuple[Array, Array]:
+    """Straight lines through the times of the smallest and of the largest third of sizes, in order, each as ns a byte and ns
+    at 0 bytes. Misses count relative to the time. The first slope is no less than that of the fit."""
     third = max(3, len(sizes) // 3)
     small, large = (
-        np.polyfit(sizes[part], middle[part], 1, w=1 / middle[part]) for part in (slice(third), slice(-third, None))
+        np.polyfit(sizes[part], times_ns[part], 1, w=1 / times_ns[part]) for part in (slice(third), slice(-third, None))
     )
     small[0] = max(small[0], LEAST_NS_PER_BYTE)
     return small, large

@@ -7,14 +7,15 @@ whoever reads results need not know how they were planned. Sizes are bytes that 
     bursts      isolated bursts of many sizes; the same into local memory (the control), and until the last word has arrived
     trains      periodic bursts of some sizes at many gaps, and one long run: R twice
     producers   isolated bursts by the number of producers: is Q an SM's, a GPU's, or the smaller of the two
-    costs       releases, flags, tickets, barriers, loads out of the far memory
+    costs       releases to all and in the SM, flags, tickets, barriers, loads out of the far memory
     completion  issued, fenced, arrived, by size
     width       stores of 4 to 32 bytes, and by 1 to 8 warps
-    neighbours  a light storing SM beside hogs, loads and releases under stores, other SMs busy, zeros in place of noise
+    neighbours  a light storing or releasing SM beside hogs, loads and releases under stores, other SMs busy, zeros in place
+                of noise
     feed        what SMs take in from L2
     bulk        1-D bulk stores
     incast      several GPUs into one, and each into the next
-    warm        isolated bursts to the same places again and again, as in replays: those of `bursts` go to new ones
+    warm        isolated bursts and a long run to the same places again and again, as in replays: others go to new ones
 """
 
 from __future__ import annotations
@@ -136,6 +137,7 @@ def costs(extent: Extent, rng: np.random.Generator) -> Part:
     for size in (0, LINE_BYTES, 4 * KiB, 32 * KiB):
         rows.add("release", e.STORE, bytes=size, marks=3, flags=e.FENCE)
         rows.add("release alone", e.STORE, producers=1, bytes=size, marks=3, flags=e.FENCE)
+    rows.add("release in the SM", e.STORE, bytes=32 * KiB, marks=3, flags=e.FENCE | e.IN_SM)
     for count in (1, 8, e.ALL):
         rows.add("ticket", e.TICKET, producers=count, bursts=32)
     rows.add("flag", e.FLAG, producers=2, bursts=32)
@@ -172,6 +174,8 @@ def neighbours(extent: Extent, rng: np.random.Generator) -> Part:
     light = {"bursts": 24, "other_bytes": 4 * KiB, "bytes": 64 * KiB, "flags": e.LIGHT, "gap_ns": 2000.0}
     for hogs in (0, 8, 32, e.ALL):
         rows.add("light beside hogs", e.STORE, producers=hogs, **light)
+        released = light | {"other_bytes": LINE_BYTES, "marks": 3, "flags": e.LIGHT | e.FENCE}
+        rows.add("release beside hogs", e.STORE, producers=hogs, **released)
     for size in (8 * KiB, 64 * KiB):
         for producers in (1, e.ALL):  # below the knee, where T_iss0 shows, and beyond it
             beside = {"producers": producers, "bytes": size, "warps": 4}
@@ -218,6 +222,7 @@ def warm(extent: Extent, rng: np.random.Generator) -> Part:
     every = sizes(extent.sizes)
     for i in np.linspace(0, len(every) - 1, WARM_SIZES).round().astype(int):
         rows.add("same places", e.STORE, bytes=every[i], flags=e.SAME)
+    rows.add("long run", e.STORE, bytes=LONG_BYTES, bursts=LONG_BURSTS, flags=e.SAME)
     return rows.part("warm", extent.sweep_rounds, rng)
 
 

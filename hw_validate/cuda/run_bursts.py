@@ -16,6 +16,7 @@ from . import experiments as e
 from .device import Buffer, DeviceFacts, Devices, Launch
 from .errors import KernelTimeoutError, MemoryTooSmallError
 from .experiments import Table
+from .steady import until_steady
 from .transport import Transport, far_addresses
 
 SOURCE, KERNEL = "bursts.cu", "bursts"
@@ -227,22 +228,25 @@ def scout_table() -> Table:
     return np.concatenate(rows)
 
 
-def wake(runner: BurstRunner) -> BurstRun:
-    """A short run, before one that counts: the clock of an idle GPU is low, and writing results leaves it idle."""
+def wake(runner: BurstRunner) -> tuple[BurstRun, bool]:
+    """Short runs until the clock is steady (steady.py), and whether it was; the last of them. To be done before what counts:
+    the clock of an idle GPU is low, and writing results leaves it idle."""
     table = scout_table()
     table["bytes"] = np.minimum(table["bytes"], runner.region_bytes // 8 // WARP_STORE_BYTES * WARP_STORE_BYTES)
-    return runner.run(runner.resolve(table))
+    resolved, stated = runner.resolve(table), runner.transport.ranks[0].clock_mhz / 1000
+    runs, is_steady = until_steady(lambda: runner.run(resolved), BurstRun.cycles_per_ns, lambda run: run, stated)
+    return runs[-1], is_steady
 
 
-def scout(runner: BurstRunner) -> BurstRun:
-    """Set the runner's first estimates of R and of the clock from one short run."""
-    run = wake(runner)
+def scout(runner: BurstRunner) -> tuple[BurstRun, bool]:
+    """Set the runner's first estimates of R and of the clock from short runs."""
+    run, is_steady = wake(runner)
     runner.cycles_per_ns = run.cycles_per_ns()
     last = run.table[-1]
     marks = run.marks[0][int(last["first_mark"]) :].reshape(-1, 2)
     issue_ns = float(np.median(marks[:, 1] - marks[:, 0])) / runner.cycles_per_ns
     runner.drain_gbs = float(last["producers"] * last["bytes"] / max(issue_ns, 1.0))
-    return run
+    return run, is_steady
 
 
 def _shared_bytes(rank: DeviceFacts) -> int:

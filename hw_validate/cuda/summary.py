@@ -25,10 +25,10 @@ COUNTS = e.LOADS | e.FENCES
 
 def microbenchmarks(results: Container) -> list[dict[str, Any]]:
     """One row a configuration: part, group, what tells it from others, rounds, and ns from the start of a burst to each time
-    that was noted, as a mean over SMs; `slowest_ns` is to the first of them, of the SM that took longest. `gbs` is what all
-    its SMs stored or loaded in the mean time to the first; the first burst of a train is left out, because it met an empty
-    stage. `slowed_pct` is by how much something beside the stores slowed them. Rows that note no times of bursts (clock,
-    offset) are left out.
+    that was noted, as a mean over SMs; `slowest_ns` is to the first of them, of the SM that took longest. `cycles_per_ns` is
+    the SM clock that they were noted by. `gbs` is what all its SMs stored or loaded in the mean time to the first; the first
+    burst of a train is left out, because it met an empty stage. `slowed_pct` is by how much something beside the stores
+    slowed them. Rows that note no times of bursts (clock, offset) are left out.
     """
     rows = []
     for name, told in results.header["parts"].items():
@@ -61,6 +61,7 @@ def _configuration(noted: Noted, numbers: Any) -> dict[str, Any]:
         **{name: int(row[name]) for name in ("bursts", "warps", "width", "chunk")},
         "gap_drains": float(row["gap_drains"]),
         "rounds": len(numbers),
+        "cycles_per_ns": float(np.median(noted.cycles_per_ns[numbers])),
     }
     sender = (int(row["senders"]) & -int(row["senders"])).bit_length() - 1
     each = [_from_start(noted.ns(int(i), sender), row) for i in numbers]

@@ -7,7 +7,8 @@ using namespace xstage;
 
 enum Kind : i32 { STORE, BULK, FEED, TICKET, FLAG, SYNC, CLOCK, OFFSET, PULL };
 enum Flags : i32 {
-  LOCAL = 1, ZEROS = 2, LOADS = 4, LIGHT = 8, FENCE = 16, BACK = 32, ECHO = 64, BUSY = 128, FENCES = 256, SAME = 512
+  LOCAL = 1, ZEROS = 2, LOADS = 4, LIGHT = 8, FENCE = 16, BACK = 32, ECHO = 64, BUSY = 128, FENCES = 256, SAME = 512,
+  IN_SM = 1024
 };
 
 constexpr u32 THREADS = 256;
@@ -46,7 +47,7 @@ enum CtaWord : u32 { SCRATCH, ASKED, ANSWERED, PING, THEIR_LOW, THEIR_HIGH, CTA_
 
 struct alignas(128) Shared {
   u64 row_start, burst_start, ends[THREADS / WARP];
-  u32 going, others_stop, others_did, hogs_stop[2];
+  u32 going, others_stop, others_did, hogs_stop[2], released;
   Vector16 sink;
 };
 

@@ -142,7 +142,10 @@ XSTAGE_DEVICE void one_store_burst(Cta& cta, const Row& row, u64 bytes, Vector16
     cta.note(next++, static_cast<u32>(end - shared->row_start));
     if (row.flags & (LOADS | FENCES)) cta.note(next++, load_relaxed<CTA>(&shared->others_did));
     if (row.flags & FENCE) {
-      signal_release<SYSTEM>(cta.mine(SCRATCH), 1);
+      if (row.flags & IN_SM)
+        store_release<CTA>(&shared->released, 1);
+      else
+        signal_release<SYSTEM>(cta.mine(SCRATCH), 1);
       cta.note(next++, cta.since_start());
     }
     if (row.flags & ECHO) {

@@ -52,16 +52,18 @@ def stage(drain="52 GB/s", per_sm_kib=6.0, gpu_kib=160.0):
 class ModelledDevices:
     def __init__(self, stage=None, sms=32, gpus=1, noise=0.01, clock_moves=0.0, reachable=True, free_bytes=1 << 32,
                  fails=None, compute_capability="90", atomics=True, shared_bytes=100 << 10, weights=(1.0,),
-                 back_ns=BACK_NS, warm=1.0, beside_fences=1.0):  # fmt: skip
-        """`weights`: by SM in turn, what it gets of the link. `warm`: what a burst to the same places takes, as a share;
-        `beside_fences`: what one takes beside releases."""
+                 back_ns=BACK_NS, warm=1.0, warm_from=0, beside_fences=1.0, beside_hogs=1.0, in_sm_ns=0.0):  # fmt: skip
+        """`weights`: by SM in turn, what it gets of the link. As a share of the usual, `warm`: what a burst to the same
+        places takes, from `warm_from` bytes on; `beside_fences`: what one takes beside releases; `beside_hogs`: what a
+        release takes while other SMs store. `in_sm_ns`: what one to the own SM takes."""
         self.stage, self.noise, self.clock_moves = stage, noise, clock_moves
         self.reachable, self.fails, self.atomics = reachable, fails or {}, atomics
         self._facts = [facts(i, sms, free_bytes=free_bytes, compute_capability=compute_capability,
                              clock_mhz=1000 * CYCLES_PER_NS, shared_per_block_bytes=shared_bytes,
                              shared_per_sm_bytes=160 << 10) for i in range(gpus)]  # fmt: skip
         self.weights = np.resize(weights, sms)
-        self.back_ns, self.warm, self.beside_fences = back_ns, warm, beside_fences
+        self.back_ns, self.warm, self.warm_from, self.beside_fences = back_ns, warm, warm_from, beside_fences
+        self.beside_hogs, self.in_sm_ns = beside_hogs, in_sm_ns
         self.rng = np.random.default_rng(0)
         self.live, self._address, self._calls = {}, itertools.count(FIRST_ADDRESS, APART), {}
 
@@ -216,16 +218,20 @@ class ModelledDevices:
             when = TICK_NS * (1 + np.arange(bursts))
             return np.stack([when * self.cycles_per_ns(), when], axis=1)[None]
         took = self._issue_ns(row, bursts) * self._uneven(row, count, bursts)
-        took *= (self.warm if row["flags"] & e.SAME else 1) * (self.beside_fences if row["flags"] & e.FENCES else 1)
+        is_warm = row["flags"] & e.SAME and row["bytes"] >= self.warm_from
+        took *= (self.warm if is_warm else 1) * (self.beside_fences if row["flags"] & e.FENCES else 1)
         took = took * (1 + self.noise * self.rng.standard_normal((count, bursts)))
-        took = {e.TICKET: TICKET_NS, e.FLAG: FLAG_NS, e.SYNC: BARRIER_NS}.get(kind, 0) + took + NOTING_NS
+        took = {e.TICKET: TICKET_NS, e.FLAG: FLAG_NS, e.SYNC: BARRIER_NS}.get(kind, 0) + took
+        took += NOTING_NS * CYCLES_PER_NS / self.cycles_per_ns()  # so many cycles
         gap = row["gap_cycles"] / self.cycles_per_ns()
         start = np.concatenate([np.zeros((count, 1)), np.cumsum(took + gap, axis=1)[:, :-1]], axis=1)
         noted = np.repeat(start[..., None], n_marks, axis=2)
         noted[..., 1:] += took[..., None]
         later = 2
         if row["flags"] & e.FENCE:
-            noted[..., later:] += RELEASE_NS
+            is_beside_hogs = row["flags"] & e.LIGHT and row["producers"] > 0
+            released = RELEASE_NS * (self.beside_hogs if is_beside_hogs else 1)
+            noted[..., later:] += self.in_sm_ns if row["flags"] & e.IN_SM else released
             later += 1
         if row["flags"] & (e.BACK | e.ECHO) and later < n_marks:
             noted[..., later:] += self.back_ns

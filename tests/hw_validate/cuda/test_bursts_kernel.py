@@ -150,6 +150,28 @@ def test_stores_do_not_wait_for_a_thread_of_their_sm_that_releases(seed):
     assert (np.diff(quick[..., 0], axis=1) < SLOW / 10).all() and quick[..., 2].max() > 1
 
 
+def test_a_release_for_the_own_sm_is_told_from_one_for_all():
+    """One for all takes 50 us here, one for the own SM nothing."""
+    row = {"bytes": KIB, "marks": 3}
+    rows = [e.row(e.STORE, 0, flags=e.FENCE, **row), e.row(e.STORE, 1, flags=e.FENCE | e.IN_SM, **row)]
+    (to_all, in_sm), _, _ = run(*rows, defines={"XSTAGE_RELEASE_TICKS": SLOW})
+    assert (to_all[..., 2] - to_all[..., 1] >= SLOW).all()
+    assert (in_sm[..., 2] - in_sm[..., 1] < SLOW / 10).all()
+
+
+def test_the_light_sm_releases_while_hogs_store_on():
+    row = e.row(e.STORE, 0, bytes=KIB, bursts=3, other_bytes=128, marks=3, flags=e.LIGHT | e.FENCE, gap_ns=100.0)
+
+    def look(transport, runner):
+        return [
+            (transport.far[0].read()[sm * runner.region_bytes :][: runner.region_bytes] != 0).sum() for sm in range(4)
+        ]
+
+    (times,), stored, _ = run(row, look=look, defines={"XSTAGE_RELEASE_TICKS": SLOW})
+    assert times.shape == (1, 3, 3) and (times[..., 2] - times[..., 1] >= SLOW).all()
+    assert all(count > 3 * KIB for count in stored[:3]) and stored[3] <= 3 * 512
+
+
 def test_a_gap_is_at_least_as_long_as_asked():
     times, _, _ = run(e.row(e.STORE, 0, bytes=KIB, bursts=4, gap_ns=5000.0))
     gaps = times[0][:, 1:, 0] - times[0][:, :-1, 1]

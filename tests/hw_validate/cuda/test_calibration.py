@@ -185,7 +185,8 @@ def test_a_calibration_says_what_speaks_against_it(tmp_path_factory):
     """Warm places are faster by a quarter, and a word that is loaded back comes out of a cache."""
     odd = results(tmp_path_factory, ModelledDevices(stage(gpu_kib=1024), sms=32, warm=0.75, back_ns=300))
     said = " ".join(calibration.calibrate(odd).seen.warnings)
-    for what in ("T_iss0", "R and Q"):
+    assert calibration.calibrate(odd).seen.details["long_run_warm_gbs"] == pytest.approx(52 / 0.75, rel=0.02)
+    for what in ("T_iss0", "R and Q", r"R \(long_run_gbs is of new places, long_run_warm_gbs of the same\)"):
         assert re.search(rf"places that were stored to before take -2[4-6] % [^%]*: {what} of the calibration", said)
     assert "after a burst of 128 B the last word is back in 300 ns, but a release takes 700 ns" in said
 
@@ -195,6 +196,38 @@ def test_nothing_speaks_against_a_calibration_that_is_right(by_sm):
     assert found.seen.warnings == []
     assert found.seen.details["small_burst"]["back_ns"] == pytest.approx(BACK_NS, abs=3)
     assert found.seen.details["small_burst"]["fenced_ns"] == pytest.approx(RELEASE_NS, abs=3)
+
+
+class NotesSlowly(ModelledDevices):
+    """The table that tells what noting a time costs runs at the clock of an idle GPU."""
+
+    def run(self, launches, abort, deadline_s):
+        table = self._at(int(launches[0].parameters["rows"][0]), e.ROW, int(launches[0].parameters["n_rows"][0]))
+        self.is_idle = (table["kind"] == e.CLOCK).any()
+        return super().run(launches, abort, deadline_s)
+
+    def cycles_per_ns(self):
+        return CYCLES_PER_NS * (0.18 if self.is_idle else 1)
+
+
+def test_noting_is_so_many_cycles_whatever_the_clock_was(tmp_path_factory):
+    """20 ns at 1500 MHz are 111 at 270: more than T_iss0 of the smallest bursts."""
+    odd = results(tmp_path_factory, NotesSlowly(stage(per_sm_kib=6, gpu_kib=1024), sms=32))
+    found = calibration.calibrate(odd)
+    assert found.seen.calibration.t0_ns.value == pytest.approx(100, abs=3)
+    assert found.costs.noting_ns == pytest.approx(NOTING_NS, abs=1)
+    (said,) = found.seen.warnings
+    assert said.startswith("the SM clock was 270 MHz in part clock") and "1500 MHz" in said
+
+
+def test_a_caution_that_fails_leaves_the_calibration(by_sm, monkeypatch):
+    def fails(*given):
+        raise KeyError("fenced_ns")
+
+    monkeypatch.setattr(calibration, "cautions", fails)
+    found = calibration.calibrate(by_sm).seen
+    assert found.calibration.drain_gbs.value == pytest.approx(52, rel=0.02)
+    assert found.warnings == ["cautions could not be told: KeyError: 'fenced_ns'"]
 
 
 class Bunched(ModelledDevices):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from xstage.hw_validate.cuda import collect as module
+from xstage.hw_validate.cuda import steady
 from xstage.hw_validate.cuda.collect import Settings, collect, collect_more, main
 from xstage.hw_validate.cuda.container import load, save
 from xstage.hw_validate.cuda.errors import (
@@ -76,8 +77,8 @@ def test_old_gpus_have_no_bulk_stores(tmp_path):
 def test_what_was_measured_beside_a_failure_is_kept_and_marked(tmp_path, error, later):
     """Parts behind it run as well, unless the GPU is lost or a person wants to stop."""
     devices = ModelledDevices(
-        stage(), sms=8, fails={("run", 8): error}
-    )  # scout twice, then twice a part: to wake the GPU, and this
+        stage(), sms=8, fails={("run", 11): error}
+    )  # scout twice, then three times a part: twice to wake the GPU, and this
     with pytest.raises(type(error)):
         collect(tiny(), devices, tmp_path / "r.npz")
     kept = load(tmp_path / "r.npz", "results")
@@ -107,6 +108,34 @@ def test_a_gpu_lost_before_the_transport_is_known_leaves_the_results_from_before
         collect_more(before, tiny(), lost, tmp_path / "r.npz")
     assert states(load(tmp_path / "r.npz", "results")) == states(before)
     assert [path.name for path in tmp_path.iterdir()] == ["r.npz"]
+
+
+def test_what_a_killed_process_left_is_taken_in_before_more_is_measured(tmp_path):
+    """It had measured the costs, and these are kept; what it had not come to is measured now."""
+    before = collect(tiny(("clock", "bursts")), ModelledDevices(stage(), sms=8), tmp_path / "r.npz")
+    stopped = ModelledDevices(stage("40 GB/s"), sms=8, fails={("run", 9): KeyboardInterrupt()})  # its times are others
+    more = tiny(("clock", "costs", "width"))
+    with pytest.raises(KeyboardInterrupt):
+        collect(more, stopped, tmp_path / "added-r.npz")
+    left = load(tmp_path / "added-r.npz", "results")
+    for told in left.header["parts"].values():  # killed, and not interrupted: nobody noted it
+        told |= {"state": "not run"} if told["state"] == "failed" else {}
+    del left.header["failed"]
+    save(left, tmp_path / "added-r.npz")
+    after = collect_more(before, more, ModelledDevices(stage(), sms=8), tmp_path / "r.npz")
+    assert set(states(after).values()) == {"done"} and after.header["complete"]
+    assert np.array_equal(after.arrays["part/costs/marks"], left.arrays["part/costs/marks"])
+    assert [path.name for path in tmp_path.iterdir()] == ["r.npz"]
+
+
+def test_a_part_that_failed_is_measured_again(tmp_path):
+    failing = ModelledDevices(stage(), sms=8, fails={("run", 11): KernelTimeoutError("too long")})
+    with pytest.raises(KernelTimeoutError):
+        collect(tiny(), failing, tmp_path / "r.npz")
+    before = load(tmp_path / "r.npz", "results")
+    after = collect_more(before, tiny(("clock", "costs")), ModelledDevices(stage(), sms=8), tmp_path / "r.npz")
+    assert (states(before)["costs"], states(after)["costs"]) == ("failed", "done")
+    assert "failed" in before.header and "failed" not in after.header
 
 
 def test_no_part_begins_when_the_budget_is_spent(tmp_path):
@@ -161,9 +190,9 @@ def replayed(tmp_path, devices):
     return results, np.unique(np.round(ticks / CYCLES_PER_NS, -2)).tolist()
 
 
-@pytest.mark.parametrize("awake_after", [0, 1, 2, 3, 6, 7, 8])
+@pytest.mark.parametrize("awake_after", [0, 1, 2, 3, 6, 7, 8, 9])
 def test_pauses_of_replays_last_as_asked_whenever_the_gpu_wakes_up(tmp_path, awake_after):
-    """Runs are: scout twice, then one before each part to wake the GPU: clock, bursts, those of the programs."""
+    """Runs are: scout until the clock is steady, then two before each part to wake the GPU: clock, bursts, the programs."""
     devices = WakesUp(stage(), sms=8, noise=0.0, asleep=0.345, awake_after=awake_after)
     results, pauses = replayed(tmp_path, devices)
     told = results.header["parts"]["programs"]
@@ -203,7 +232,43 @@ def test_each_part_runs_right_behind_one_that_wakes_the_gpu(tmp_path):
     results = collect(tiny(), devices, tmp_path / "r.npz")
     rows = [told["rows"] for told in results.header["parts"].values()]
     scout = len(scout_table())
-    assert devices.log == [scout, scout] + [one for n in rows for one in (scout, n, "now")]
+    assert devices.log == [scout, scout] + [one for n in rows for one in (scout, scout, n, "now")]
+
+
+class Dozes(ModelledDevices):
+    """Falls back to its idle clock for the next `runs` runs whenever it is asked how it is."""
+
+    def __init__(self, *given, runs, **more):
+        super().__init__(*given, **more)
+        self.runs = self.asleep = runs
+
+    def now(self, device):
+        self.asleep = self.runs
+        return {}
+
+    def run(self, *given):
+        self.asleep -= 1
+        return super().run(*given)
+
+    def cycles_per_ns(self):
+        return 0.345 if self.asleep >= 0 else super().cycles_per_ns()
+
+
+@pytest.mark.parametrize("runs", [0, 1, 3, 20])
+def test_no_part_begins_at_the_clock_of_an_idle_gpu(tmp_path, monkeypatch, runs):
+    """However long it takes to wake up; nvidia-smi is asked after every part."""
+    monkeypatch.setattr(steady, "LONGEST_S", float("inf"))
+    results = collect(tiny(), Dozes(stage(), sms=8, runs=runs), tmp_path / "r.npz")
+    clocks = [told["cycles_per_ns"] for told in results.header["parts"].values()]
+    assert clocks == pytest.approx([CYCLES_PER_NS] * 5, rel=1e-3)
+    assert results.header["warnings"] == []
+
+
+def test_a_gpu_that_does_not_wake_up_is_told(tmp_path):
+    results = collect(tiny(("clock",)), Dozes(stage(), sms=8, runs=1000), tmp_path / "r.npz")
+    assert results.header["warnings"][0].startswith(
+        "clock: the SM clock was not steady before it, or below half of the"
+    )
 
 
 def test_groups_whose_bursts_do_not_fit_into_memory_are_named(tmp_path):
@@ -254,7 +319,7 @@ def test_results_are_not_taken_for_a_plan(tmp_path, capsys):
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path, capsys):
-    stopped = ModelledDevices(stage(), sms=8, fails={("run", 5): KeyboardInterrupt()})
+    stopped = ModelledDevices(stage(), sms=8, fails={("run", 8): KeyboardInterrupt()})
     assert run_main(tmp_path, stopped) == 1
     assert "interrupted; what was measured is kept" in capsys.readouterr().err
     assert states(load(tmp_path / "r.npz", "results"))["clock"] == "done"

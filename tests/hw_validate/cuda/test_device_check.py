@@ -87,6 +87,7 @@ def test_the_whole_check_leaves_files_that_others_can_read(tmp_path):
     }
     assert all(run["far"]["relative_error"] < 0.005 for run in fused["runs"])
     assert not fused["not_run"]
+    assert {run["stall_us"]["verdict"] for run in fused["runs"]} <= {"agrees", "does not"}
     assert "attention" in fused["ranked_alike"] and fused["speedup"]["attention"]["serial"]["measured"] == 1.0
 
 
@@ -198,6 +199,9 @@ def test_a_fused_kernel_that_breaks_everything_is_left_out_by_the_process_that_g
     broken = [run for run in runs if run["kernel"] == "attention"]
     assert all(run["failed"] == {"far": "DeviceLostError: an illegal memory access"} for run in broken)
     assert all(("simulated" in run) == (run["kernel"] == "megamoe") for run in runs)
+    assert all(
+        ("verdict" in run["stall_us"]) for run in runs if run["kernel"] == "megamoe"
+    )  # told before the process ends
     assert len(list(tmp_path.iterdir())) == 7
 
 
@@ -249,7 +253,7 @@ def test_a_package_that_is_there_but_refuses_another_is_told_with_its_words(tmp_
     monkeypatch.delitem(sys.modules, "xstage.sim.jit", raising=False)
     monkeypatch.delattr("xstage.sim.engine_compiled", raising=False)
     monkeypatch.setattr(sys, "meta_path", [RefusesNumPy(), *sys.meta_path])
-    monkeypatch.setattr(FusedCheck, "run", lambda self: made.append(self.machine) or {})
+    monkeypatch.setattr(FusedCheck, "run", lambda self: made.append((self.machine, self.drain_gbs)) or {})
     steps = ["start", "analysis", "fused"]
     check = DeviceCheck(ModelledDevices(stage(), sms=4), tmp_path, 600.0, extent=EXTENT, steps=steps)
     assert not check.run()
@@ -262,7 +266,7 @@ def test_a_package_that_is_there_but_refuses_another_is_told_with_its_words(tmp_
     assert (
         check.report["calibration"]["drain_gbs"] == pytest.approx(52, rel=0.05) and (tmp_path / "machine.yaml").exists()
     )
-    assert made == [None]
+    assert made == [(None, check.machine.drain_kbs() / 1e6)]  # and not the rough R of the first look
 
 
 def test_reports_are_json_that_any_reader_takes(tmp_path):
@@ -288,8 +292,8 @@ def test_what_was_left_out_for_want_of_a_package_is_a_failure_of_the_command(tmp
 
 
 def test_without_bursts_the_programs_say_why_there_are_none(tmp_path):
-    """The kernel runs twice to wake the GPU, once more before each part, once for the clock, then for the bursts."""
-    devices = ModelledDevices(stage(), sms=4, fails={("run", 6): KernelTimeoutError("an SM gave up")})
+    """The kernel runs twice to wake the GPU, so too before each part, once for the clock, then for the bursts."""
+    devices = ModelledDevices(stage(), sms=4, fails={("run", 8): KernelTimeoutError("an SM gave up")})
     made = DeviceCheck(devices, tmp_path, 600.0, extent=EXTENT, steps=["start", "host", "programs"])
     assert not made.run()
     assert made.report["steps"]["programs"]["why"] == "there are no bursts to draw programs around: an SM gave up"
@@ -357,7 +361,7 @@ def test_a_simulation_that_fails_leaves_what_was_measured(tmp_path, monkeypatch)
     def fails(*given):
         raise ImportError("Numba needs NumPy 2.4 or less")
 
-    monkeypatch.setattr("xstage.hw_validate.cuda.device_check_fused.compared", fails)
+    monkeypatch.setattr("xstage.hw_validate.cuda.device_check_fused.Prediction.on", fails)
     with pytest.raises(MeasurementError, match=r"simulation of expert_wave: ImportError: Numba needs"):
         fused(tmp_path, EmulatedDevices(BUILDS, sms=4, shared_per_block_bytes=227 << 10)).run()
     runs = json.loads((tmp_path / "fused.json").read_text())["runs"]
@@ -426,17 +430,19 @@ def test_what_a_compilation_took_does_not_keep_later_runs_from_beginning(tmp_pat
 
 
 def test_the_runs_that_tell_most_come_first(tmp_path):
-    """What stalls, and what does not; then, with more ranks, more that stalls; then what lies between."""
+    """What stalls for sure, and more of it; then, with more ranks, the width of ratio 1; then what lies about 1."""
     check = fused(tmp_path, EmulatedDevices(BUILDS, sms=4, shared_per_block_bytes=227 << 10), until=0.0)
-    check.report |= {"sms_per_rank": 2, "widths": {"1.0": 384, "2.0": 128, "0.5": 256}}
+    check.report |= {"sms_per_rank": 2, "widths": {"1.4": 320, "2.0": 128, "0.5": 256, "1.0": 384}}
     with pytest.raises(MeasurementError):
         check.run()
     rows = json.loads((tmp_path / "fused.json").read_text())["not_run"]
     kinds = [(row["kernel"], row.get("ranks"), row.get("ratio")) for row in rows if "sms" not in row]
     assert list(dict.fromkeys(kinds)) == [
-        *(("megamoe", None, 1.0), ("attention", None, None), ("megamoe", None, 2.0)),
-        *(("megamoe", 4, 1.5), ("megamoe", None, 0.5)),
+        *(("megamoe", None, 1.4), ("attention", None, None), ("megamoe", None, 2.0)),
+        *(("megamoe", 4, 1.5), ("megamoe", None, 0.5), ("megamoe", None, 1.0)),
     ]
+    assert {row["width"] for row in rows if row.get("ranks") == 4} == {384}
+    assert FusedExtent().ratios == (1.4, 2.0, 0.5, 1.0, 1.2, 0.75)
     assert {row["tokens"] for row in rows if "tokens" in row} == {20, 10}
 
 

@@ -25,10 +25,10 @@ from xstage.cli import main
 from .modelled_devices import ModelledDevices, stage
 
 EXTENT = Extent(sizes=20, rounds=5, train_rounds=3, train_bursts=12, sweep_rounds=3)
-RUNS = {"scout": 1, "clock": 4, "bursts": 6, "trains": 8, "producers": 10, "costs": 12}
-"""Which run of a kernel each part is, with one before it to wake the GPU; then come warm places, drift and the clock, two
+RUNS = {"scout": 1, "clock": 5, "bursts": 8, "trains": 11, "producers": 14, "costs": 17}
+"""Which run of a kernel each part is, with two before it to wake the GPU; then come warm places, drift and the clock, two
 scouts, clock and bursts, and the replays."""
-FIRST_REPLAY = 18 + 2 + 4 + 1 + 1
+FIRST_REPLAY = 26 + 2 + 6 + 2 + 1
 LOST = DeviceLostError("running bursts on GPU 0: the GPU is lost to this process (an illegal memory access)")
 
 

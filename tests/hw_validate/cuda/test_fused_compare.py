@@ -6,13 +6,22 @@ from functools import cache
 import numpy as np
 import pytest
 from xstage.hw_validate.cuda.fused_calls import ATTENTION_POLICIES, AttentionCall, MegaMoeCall
-from xstage.hw_validate.cuda.fused_compare import Compared, compared, predict, ranked_alike
+from xstage.hw_validate.cuda.fused_compare import (
+    Band,
+    Compared,
+    Prediction,
+    at_ends,
+    middle_repeat,
+    over_repeats,
+    ranked_alike,
+)
 from xstage.hw_validate.cuda.fused_costs import Pauses
 from xstage.hw_validate.cuda.fused_lower import ops_of
 from xstage.hw_validate.cuda.fused_run import machine_for
 from xstage.hw_validate.cuda.fused_waits import late_inputs
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.execute import simulate
+from xstage.sim.machine import Machine
 from xstage.sim.program import COMPUTE, LOAD, RELEASE, WAIT
 from xstage.sim.schedules import megamoe
 from xstage.sim.schedules.attention_a2a import Attention
@@ -51,6 +60,11 @@ def ran_on(rate, kernel, name, hidden_us=0.0):
     return hidden.taken_out_of(simulate(hidden.put_into(program), with_rate(rate).fabric(2), trace="full").ops())
 
 
+def compared(name, program, far, control, machine, transport, summary):
+    simulated = summary(Prediction.of(program, control, transport).on(machine))
+    return Compared(name, *(over_repeats([summary(table)]) for table in (far, control)), simulated)
+
+
 @pytest.mark.parametrize("hidden_us", [0.0, 0.2])
 @pytest.mark.parametrize(("kernel", "name"), POLICIES)
 def test_the_prediction_from_the_control_is_exact_where_the_hardware_obeys_the_model(kernel, name, hidden_us):
@@ -59,7 +73,7 @@ def test_the_prediction_from_the_control_is_exact_where_the_hardware_obeys_the_m
     machine, summary = with_rate(SLOW[kernel]), CALLS[kernel].summary
     row = compared(name, program_of(kernel, name), far, control, machine, "peer", summary)
     assert row.measured["makespan_us"] > 1.05 * row.control["makespan_us"]  # there is something to predict
-    for quantity in row.measured:
+    for quantity in row.simulated:
         assert row.simulated[quantity] == pytest.approx(row.measured[quantity], rel=1e-3, abs=1e-3)
     assert set(row.as_dict()["error_pct"]) == {
         *("makespan_us", "span_us", "span_p95_us", "stores_total_us", "mma_stall_us"),
@@ -83,7 +97,7 @@ def test_main_loops_may_begin_later_than_the_op_before_ends(kernel, name):
 
     far, control = measured(SLOW[kernel]), measured("100000 GB/s")
     row = compared(name, program, far, control, machine, "peer", CALLS[kernel].summary)
-    for quantity in row.measured:
+    for quantity in row.simulated:
         assert row.simulated[quantity] == pytest.approx(row.measured[quantity], rel=1e-3, abs=1e-3)
 
 
@@ -118,8 +132,8 @@ def test_signals_that_wait_for_stores_make_inputs_late():
 @pytest.mark.parametrize(("kernel", "name"), POLICIES)
 def test_ranks_on_one_gpu_share_its_way_out(kernel, name):
     program, control, machine = program_of(kernel, name), ran_on(SLOW[kernel], kernel, name), with_rate(SLOW[kernel])
-    one = predict(program, control, machine, "host")
-    several = predict(program, control, machine, "peer")
+    one = Prediction.of(program, control, "host").on(machine)
+    several = Prediction.of(program, control, "peer").on(machine)
     for table in (one, several):
         of_ops, in_control = (rows["op"][rows["op"] >= 0] for rows in (table, control))  # without waits for guards
         assert np.array_equal(np.bincount(of_ops), np.bincount(in_control))
@@ -128,13 +142,78 @@ def test_ranks_on_one_gpu_share_its_way_out(kernel, name):
 
 def test_the_stall_is_what_stores_take_beyond_the_control():
     """T_iss0 of 40 us and a stall of 60 us, simulated as 75: 15 % off in the sum are 25 % of the stall."""
-    row = Compared("a", {"stores_total_us": 100.0}, {"stores_total_us": 40.0}, {"stores_total_us": 115.0})
-    assert row.stall_us() == {"measured": 60.0, "simulated": 75.0, "error_pct": 25.0}
+    row = Compared("a", totals(100.0), totals(40.0), {"stores_total_us": 115.0})
+    assert row.stall_us() == {"measured": 60.0, "simulated": 75.0, "error_pct": 25.0, "error_of_control_pct": 37.5,
+                              "noise_us": 0.0}  # fmt: skip
     assert row.error_pct("stores_total_us") == pytest.approx(15.0)
     told = row.as_dict()
     assert told["stall_us"] == row.stall_us() and set(told["error_pct"]) == {"stores_total_us"}
-    quiet = Compared("a", {"stores_total_us": 39.6}, {"stores_total_us": 40.0}, {"stores_total_us": 40.0}).stall_us()
+    quiet = Compared("a", totals(39.6), totals(40.0), {"stores_total_us": 40.0}).stall_us()
     assert (quiet["measured"], quiet["simulated"]) == (pytest.approx(-0.4), 0.0)
+
+
+def totals(*repeats):
+    return over_repeats([{"stores_total_us": total} for total in repeats])
+
+
+def test_the_stall_is_that_of_medians_and_repeats_tell_its_noise():
+    """The last repeat of the control was disturbed; it counts as noise, and not as a stall that is smaller."""
+    row = Compared("a", totals(100.0, 96.0, 98.0), totals(40.0, 41.0, 70.0), {"stores_total_us": 95.0})
+    stall = row.stall_us()
+    assert (stall["measured"], stall["simulated"]) == (57.0, 54.0)
+    assert stall["noise_us"] == (4 + 30) / 2
+    assert stall["error_of_control_pct"] == pytest.approx(-100 * 3 / 41)
+
+
+def test_ops_are_those_of_the_repeat_in_the_middle():
+    assert [middle_repeat(one) for one in ([5.0], [3.0, 1.0, 2.0], [1.0, 9.0, 3.0, 2.0])] == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "measured", "noise", "verdict"),
+    [
+        (0.0, 0.0, 0.9, 1.0, "agrees"),  # nothing is to stall, and no more than noise did
+        (0.0, 0.0, 1.1, 1.0, "does not"),
+        (0.0, 80.0, 79.0, 0.0, "agrees"),  # near ratio 1: 100 % off, and yet as R and Q allow
+        (10.0, 80.0, 0.0, 9.0, "does not"),
+        (10.0, 80.0, 88.0, 9.0, "agrees"),
+        (10.0, 80.0, 90.0, 9.0, "does not"),
+    ],
+)
+def test_a_stall_agrees_where_r_and_q_in_their_intervals_and_the_noise_allow_it(low, high, measured, noise, verdict):
+    told = Band(low, high).judged({"measured": measured, "noise_us": noise})
+    assert told["verdict"] == verdict and told["simulated_between"] == [low, high]
+
+
+def test_ends_of_a_calibration_are_those_of_r_and_q():
+    """Q of an SM goes with that of the GPU, unless it has an interval; a catalogue machine without any stays as it is."""
+    data = load_machine("hgx-h100").model_dump(mode="json", exclude_unset=True)
+    for part in ("stage", "interconnect"):
+        for number in data[part].values():
+            number.pop("interval", None)
+    plain = Machine.parse(data)
+    assert at_ends(plain) == (plain, plain)
+    data["interconnect"]["drain_rate"] |= {"value": "50 GB/s", "interval": ["48 GB/s", "51 GB/s"]}
+    data["stage"]["capacity_gpu"] |= {"value": "1000 KiB", "interval": ["900 KiB", "1200 KiB"]}
+    data["stage"]["capacity_sm"] |= {"value": "10 KiB"}
+    low, high = at_ends(Machine.parse(data))
+    assert [one.interconnect.drain_rate.value for one in (low, high)] == [48_000_000, 51_000_000]
+    assert [one.stage.capacity_gpu.value for one in (low, high)] == [900 * 1024, 1200 * 1024]
+    assert [one.stage.capacity_sm.value for one in (low, high)] == [9 * 1024, 12 * 1024]
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [("10 GB/s", "agrees"), ("9.7 GB/s", "agrees"), ("8 GB/s", "does not")])
+def test_hardware_within_the_intervals_of_the_calibration_agrees(rate, verdict):
+    """R was measured as 10 GB/s, from 9.5 to 10.5. On hardware with 9.7 more stalls, by over 5 %, and that agrees."""
+    data = with_rate("10 GB/s").model_dump(mode="json", exclude_unset=True)
+    data["interconnect"]["drain_rate"]["interval"] = ["9.5 GB/s", "10.5 GB/s"]
+    machine, summary, program = Machine.parse(data), CALLS["megamoe"].summary, program_of("megamoe", "wave")
+    far, control = (ran_on(one, "megamoe", "wave") for one in (rate, "100000 GB/s"))
+    row = compared("wave", program, far, control, machine, "peer", summary)
+    told = Band.of(Prediction.of(program, control, "peer"), machine, summary, row).judged(row.stall_us())
+    low, high = told["simulated_between"]
+    assert 0 < low < told["simulated"] < high
+    assert told["verdict"] == verdict and (abs(told["error_pct"]) > 5) == (rate != "10 GB/s")
 
 
 def test_the_speedup_of_a_policy_is_told_for_both_sides():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from xstage.hw_validate.cuda import cupy_devices, fused_run
+from xstage.hw_validate.cuda import cupy_devices, fused_run, steady
 from xstage.hw_validate.cuda.fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES, AttentionCall, MegaMoeCall
 from xstage.hw_validate.cuda.fused_run import kept_at_home, lowered_policy, machine_for, main, ready, run_policies
 from xstage.hw_validate.cuda.replay_job import TIMES, Settings
@@ -53,6 +53,9 @@ def test_policies_run_on_devices_and_write_their_report(kernel, tmp_path):
         assert told["stall_us"]["measured"] == pytest.approx(
             told["far"]["stores_total_us"] - told["control"]["stores_total_us"]
         )
+        assert told["stall_us"]["verdict"] in ("agrees", "does not")
+        low, high = told["stall_us"]["simulated_between"]
+        assert low <= told["stall_us"]["simulated"] <= high
         assert {f"{name}-far.parquet", f"{name}-control.parquet"} <= {path.name for path in tmp_path.iterdir()}
     first = next(iter(policies))
     assert report["policies"][first]["speedup"] == {"measured": 1.0, "simulated": 1.0}
@@ -108,7 +111,7 @@ def test_nothing_of_the_repeat_before_is_there_when_a_kernel_starts(kernel, monk
 
 
 @pytest.mark.parametrize(
-    ("clocks", "counted", "steady", "read"),
+    ("clocks", "counted", "is_steady", "read"),
     [
         ([1980] * 3, [1980, 1980, 1980], True, 3),
         ([345, 900, 1980, 1950, 1980, 1980, 1975], [1980, 1980, 1975], True, 5),  # an idle GPU
@@ -117,7 +120,7 @@ def test_nothing_of_the_repeat_before_is_there_when_a_kernel_starts(kernel, monk
         ([345] * 50, [345, 345, 345], False, 3),
     ],
 )
-def test_repeats_are_counted_when_the_clock_is_steady(monkeypatch, clocks, counted, steady, read):
+def test_repeats_are_counted_when_the_clock_is_steady(monkeypatch, clocks, counted, is_steady, read):
     """Costs in us come from one side and are compared with another: both are to run at the clock of a GPU at work."""
     left, shown = iter(clocks), []
 
@@ -132,10 +135,23 @@ def test_repeats_are_counted_when_the_clock_is_steady(monkeypatch, clocks, count
             shown.append(name)
             return self.times
 
-    monkeypatch.setattr(fused_run, "LONGEST_S", float("inf"))
-    runs, is_steady = fused_run.steady_runs(SimpleNamespace(outputs=("numbers",)), Memory(), 3, 1980.0)
-    assert [outputs["times@0"]["clock_end"][0] for outputs in runs] == counted and is_steady is steady
+    monkeypatch.setattr(steady, "LONGEST_S", float("inf"))
+    runs, was_steady = fused_run.steady_runs(SimpleNamespace(outputs=("numbers",)), Memory(), 3, 1980.0)
+    assert [outputs["times@0"]["clock_end"][0] for outputs in runs] == counted and was_steady is is_steady
     assert (shown.count("numbers@0"), next(left, None)) == (read, None)
+
+
+def test_what_is_simulated_has_the_costs_of_the_repeat_in_the_middle(monkeypatch):
+    """The last repeat of the control was disturbed. What it took is no cost of the kernel."""
+    call, policies = CALLS["attention"]
+    made, totals, numbers = devices(), iter([40.0, 41.0, 70.0]), iter(range(3))
+    program, fused, _ = lowered_policy(made, call, policies["piggyback"], "host")
+    monkeypatch.setattr(AttentionCall, "summary", lambda self, table: {"stores_total_us": next(totals)})
+    monkeypatch.setattr(fused_run, "measured_ops", lambda *given: f"ops {next(numbers)}")
+    monkeypatch.setattr(fused_run, "late_inputs", lambda *given: {})
+    found, table = fused_run.measure(call, program, fused, made, "host", 3, "control")
+    assert table == "ops 1"
+    assert [found[f"stores_total_{name}"] for name in ("us", "low_us", "high_us")] == [41.0, 40.0, 70.0]
 
 
 @pytest.mark.parametrize("kernel", CALLS)

@@ -1,15 +1,17 @@
 """What each microbenchmark took, as one table."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
+from xstage.hw_validate.cuda import experiments as e
 from xstage.hw_validate.cuda.cautions import cautions
 from xstage.hw_validate.cuda.collect import collect
 from xstage.hw_validate.cuda.parts import PARTS, Extent
 from xstage.hw_validate.cuda.planning import plan
 from xstage.hw_validate.cuda.summary import microbenchmarks
 
-from .modelled_devices import NOTING_NS, RELEASE_NS, TICKET_NS, ModelledDevices, stage
+from .modelled_devices import CYCLES_PER_NS, NOTING_NS, RELEASE_NS, TICKET_NS, ModelledDevices, stage
 
 EXTENT = Extent(sizes=9, rounds=3, train_rounds=2, train_bursts=6, sweep_rounds=2)
 
@@ -51,6 +53,67 @@ def test_what_goes_on_beside_stores_is_told_by_how_much_it_slows_them(tmp_path):
     assert ["releases by one thread slow the stores of other warps" in text for text in cautions(found)] == [True]
 
 
+@pytest.mark.parametrize(("beside_hogs", "is_told"), [(1.0, False), (1.8, False), (2.5, True)])
+def test_a_release_that_waits_for_stores_of_other_sms_is_told(tmp_path, beside_hogs, is_told):
+    made = plan(extent=EXTENT, parts=("clock", "costs", "neighbours"))
+    devices = ModelledDevices(stage(), sms=33, beside_hogs=beside_hogs)
+    found = microbenchmarks(collect(made, devices, tmp_path / "r.npz"))
+    beside = [row for row in found if row["group"] == "release beside hogs"]
+    assert {row["producers"]: row["bytes"] for row in beside} == dict.fromkeys((0, 8, 32), 128)
+    for row in beside:
+        expected = RELEASE_NS * (beside_hogs if row["producers"] else 1)
+        assert row["fenced_ns"] - row["issued_ns"] == pytest.approx(expected, abs=1)
+    said = "a release takes 1750 ns while other SMs store, and 700 ns alone"
+    assert [said in text for text in cautions(found)] == [True] * is_told
+
+
+@pytest.mark.parametrize(("in_sm_ns", "is_told"), [(0.0, False), (30.0, False), (2000.0, True)])
+def test_a_release_to_the_own_sm_that_is_not_free_is_told(tmp_path, in_sm_ns, is_told):
+    made = plan(extent=EXTENT, parts=("clock", "costs"))
+    found = microbenchmarks(collect(made, ModelledDevices(stage(), sms=8, in_sm_ns=in_sm_ns), tmp_path / "r.npz"))
+    row = one(found, group="release in the SM")
+    assert row["producers"] == 8 and row["fenced_ns"] - row["issued_ns"] == pytest.approx(in_sm_ns, abs=1)
+    assert ["a release to the own SM takes 2000 ns of the" in text for text in cautions(found)] == [True] * is_told
+
+
+class Slower(ModelledDevices):
+    """The clock of one table is lower than that of the others."""
+
+    def run(self, launches, abort, deadline_s):
+        table = self._at(int(launches[0].parameters["rows"][0]), e.ROW, int(launches[0].parameters["n_rows"][0]))
+        self.is_slow = (table["kind"] == e.TICKET).any()
+        return super().run(launches, abort, deadline_s)
+
+    def cycles_per_ns(self):
+        return CYCLES_PER_NS * (0.95 if self.is_slow else 1)
+
+
+def test_parts_at_other_clocks_are_told(tmp_path):
+    made = plan(extent=EXTENT, parts=("clock", "bursts", "costs"))
+    found = microbenchmarks(collect(made, Slower(stage(), sms=8), tmp_path / "r.npz"))
+    (said,) = cautions(found)
+    assert said.startswith("the SM clock was 1425 MHz in part costs and 1500 MHz in part clock, 5.3 % apart")
+
+
+@pytest.mark.parametrize(
+    ("warm_from", "knee", "said"),
+    [
+        (0, None, ["T_iss0", "R and Q", "R (long_run_gbs"]),
+        (64 * 1024, None, ["R and Q", "R (long_run_gbs"]),
+        (64 * 1024, 1 << 20, ["R (long_run_gbs"]),  # the median of all sizes up to the knee is as it should be
+        (1 << 20, None, ["R (long_run_gbs"]),
+        (1 << 21, None, []),
+    ],
+)
+def test_what_warm_places_change_is_told_by_the_side_of_the_knee(tmp_path, warm_from, knee, said):
+    """The knee of 8 SMs with 48 KiB each is at 58 KiB: one size of six is above it."""
+    extent = replace(EXTENT, sizes=32)
+    made = plan(extent=extent, parts=("clock", "bursts", "trains", "warm"))
+    devices = ModelledDevices(stage(per_sm_kib=48, gpu_kib=1024), sms=8, warm=0.7, warm_from=warm_from)
+    found = cautions(microbenchmarks(collect(made, devices, tmp_path / "r.npz")), knee)
+    assert [f"new places: {what}" in text for what, text in zip(said, found, strict=True)] == [True] * len(said)
+
+
 def test_the_slowest_sm_is_told_beside_the_mean(rows, tmp_path):
     """Two SMs of eight get twice as much of the link, and end when they have half of the mean rate of the others."""
     made = plan(extent=EXTENT, parts=("clock", "bursts"))
@@ -65,7 +128,9 @@ def test_the_slowest_sm_is_told_beside_the_mean(rows, tmp_path):
 
 
 def test_rates_are_of_all_producers_together(rows):
-    assert one(rows, group="long run")["gbs"] == pytest.approx(52, rel=0.02)
+    assert all(
+        one(rows, group="long run", part=part)["gbs"] == pytest.approx(52, rel=0.02) for part in ("trains", "warm")
+    )
 
 
 def test_the_light_sm_is_told_by_its_own_bytes(rows):
