@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ..sim.checked import Checked
+from ..sim.checked import Checked, refusal
 from ..sim.machine import Machine
 from ..sim.quantities import Count, Rate, Time
+from .attention import ROTATION
 from .workload import PolicyChoice, Setting, Workload, choice_by
 
 if TYPE_CHECKING:
@@ -26,10 +27,17 @@ if TYPE_CHECKING:
     from ..sim.schedules import tensor_parallel
 
 
-class Plain(Checked):
-    """The GEMM alone, or with stores of its epilogue that go to their owners in plain order."""
+class Alone(Checked):
+    """The GEMM alone."""
 
-    name: Literal["compute_only", "fused"]
+    name: Literal["compute_only"]
+
+
+class Fused(Checked):
+    """Stores of the epilogue go to their owners: in plain order, or with `rotation` as under `reshaped`."""
+
+    name: Literal["fused"]
+    rotation: bool = False
 
 
 class Reshaped(Checked):
@@ -42,10 +50,11 @@ class Reshaped(Checked):
 
 
 class ReservedSms(Checked):
-    """`sms` SMs move the data and compute nothing."""
+    """`sms` SMs move the data and compute nothing; rows as under `reshaped`, unless `rotation` is false."""
 
     name: Literal["reserved_sms"]
     sms: Count
+    rotation: bool = True
 
 
 class Serial(Checked):
@@ -56,7 +65,7 @@ class Serial(Checked):
     rate: Rate | None = None
 
 
-Policy = Annotated[Plain | Reshaped | ReservedSms | Serial, Field(discriminator="name"), choice_by("name")]
+Policy = Annotated[Alone | Fused | Reshaped | ReservedSms | Serial, Field(discriminator="name"), choice_by("name")]
 
 
 MOST_PIECES = 16
@@ -83,8 +92,16 @@ class TensorParallelWorkload(Workload):
     block_m: Count = 128
     block_n: Count = 256
     grid: Count | None = None
-    policy: Policy = Field(default=Plain(name="fused"))
+    policy: Policy = Field(default=Fused(name="fused"))
     starts: list[Time] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _rows_are_scattered(self) -> Self:
+        given = "rotation" in self.policy.model_fields_set
+        if given and self.operation != "gemm_rs":
+            reason = "is for rows that are scattered, by operation gemm_rs"
+            raise refusal(reason, key=("policy", "rotation"), allowed=f"none for {self.operation}")
+        return self
 
     @property
     def title(self) -> str:
@@ -113,10 +130,11 @@ class TensorParallelWorkload(Workload):
     def policies(self, machine: Machine, seed: int) -> Mapping[str, PolicyChoice]:
         most = max(1, machine.sms // 4)
         sms = Setting("sms", "SMs that only move data", range(1, most + 1), usual=min(16, most))
+        rotation = (ROTATION,) if self.operation == "gemm_rs" else ()
         return {
             "serial": PolicyChoice("the GEMM, then a collective of its own"),
-            "fused": PolicyChoice("the store of each tile goes to its owner at once"),
-            "reserved_sms": PolicyChoice("some SMs move the data and compute nothing", (sms,)),
+            "fused": PolicyChoice("the store of each tile goes to its owner at once", rotation),
+            "reserved_sms": PolicyChoice("some SMs move the data and compute nothing", (sms, *rotation)),
             "reshaped": PolicyChoice(
                 "rows shifted by rank, or dealt over owners where GPUs do not meet on one switch, and each store moved into "
                 "the next main loop, in one or more pieces",

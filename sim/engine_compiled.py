@@ -650,7 +650,7 @@ def _lane_turn(tables, state, settings, number, now):
                     lane.cause = CAUSE_ISSUE
             lane.issue = _issue_share(tables.ops[lane.op], lane, settings.signal_bytes)
             lane.since = now
-            if lane.to == gpu:  # stays at home: no stage, no port
+            if lane.to == gpu or tables.ops[lane.op].flags & p.FROM_MEMORY:  # no stage
                 lane.resume = HAS_GPU_ROOM
                 continue
             lane.resume = HAS_SM_ROOM
@@ -1193,15 +1193,16 @@ def _route(tables, settings, granule, source, to):
 
 @_compiled
 def _admit(tables, state, settings, number, now):
-    """The granule in the lane's hand enters the stage and starts to drain."""
+    """The granule in the lane's hand enters the stage, unless it goes FROM_MEMORY, and starts to drain."""
     lane = state.lanes[number]
     op = tables.ops[lane.op]
     source = tables.lanes[number].gpu
-    sm, stage = state.sms[tables.lane_sm[number]], state.gpus[tables.stage_of_gpu[source]]
-    sm.held += lane.granule
-    sm.peak = max(sm.peak, sm.held)
-    stage.held += lane.granule
-    stage.peak = max(stage.peak, stage.held)
+    if not op.flags & p.FROM_MEMORY:
+        sm, stage = state.sms[tables.lane_sm[number]], state.gpus[tables.stage_of_gpu[source]]
+        sm.held += lane.granule
+        sm.peak = max(sm.peak, sm.held)
+        stage.held += lane.granule
+        stage.peak = max(stage.peak, stage.held)
 
     copies = 1
     multicast = False
@@ -1225,6 +1226,12 @@ def _admit(tables, state, settings, number, now):
             granule.counter = op.counter + op.stride * lane.to
     granule.multicast = multicast
     _route(tables, settings, granule, source, lane.to)
+    if op.flags & p.FROM_MEMORY and granule.hops_end - granule.hop > 2:
+        granule.hop += 1
+        granule.hops_end -= 1
+        granule.event = REACH  # after those that come to the link from an egress now, with smaller tickets
+        _push(state, now, GRANULE_CLASS, granule.ticket, index)
+        return
     _reach_port(tables, state, settings, index, now)
 
 
@@ -1264,7 +1271,7 @@ def _request_drained(tables, state, index):
 def _granule_event(tables, state, settings, index, now):
     granule = state.granules[index]
     if granule.port != NONE:
-        _leave_port(state, index, GRANULE_CLASS)
+        _leave_port(state, index)
     if granule.event == REACH:
         _reach_port(tables, state, settings, index, now)
     elif granule.event == REQUEST_ARRIVES:
@@ -1395,7 +1402,7 @@ def _pass_port(tables, state, settings, index, number, start):
 
     if granule.kind == REQUEST and granule.hop + 1 == granule.hops_end:
         _request_drained(tables, state, index)
-    elif ingress:
+    elif granule.hop == granule.hops_end:
         if granule.kind == STORED:
             _schedule_at_port(state, index, number, granule.finish, RELEASE_CLASS)
         else:
@@ -1452,8 +1459,11 @@ def _schedule_at_port(state, index, number, time, event_class):
 
 
 @_compiled
-def _leave_port(state, index, event_class):
-    """The event of `index` has come: its successor at the port takes its place in the heap."""
+def _leave_port(state, index):
+    """The event of `index` has come: its successor at the port takes its place in the heap.
+
+    A link may be the last port of one granule, which ends there, and not of the next, which goes on.
+    """
     granule = state.granules[index]
     following = granule.next
     state.ports[granule.port].head = following
@@ -1461,6 +1471,7 @@ def _leave_port(state, index, event_class):
     granule.next = NONE
     if following != NONE:
         waiting = state.granules[following]
+        event_class = RELEASE_CLASS if waiting.hop == waiting.hops_end else GRANULE_CLASS
         _push(state, waiting.time, event_class, waiting.ticket, following)
 
 
@@ -1468,7 +1479,7 @@ def _leave_port(state, index, event_class):
 def _drained(tables, state, settings, index, now):
     """The last port is through with a stored granule: give its room back and hand it to who waits."""
     granule = state.granules[index]
-    _leave_port(state, index, RELEASE_CLASS)
+    _leave_port(state, index)
     state.scalars[EVENTS] += 1
     visible = now + tables.latency[granule.source, granule.to]
     state.scalars[ARRIVED] = max(state.scalars[ARRIVED], visible)
@@ -1477,7 +1488,8 @@ def _drained(tables, state, settings, index, now):
     parent = state.granules[granule.parent]
     parent.copies -= 1
     if parent.copies == 0:
-        _give_room(tables, state, parent.lane, parent.source, parent.bytes, now)
+        if not tables.ops[parent.op].flags & p.FROM_MEMORY:
+            _give_room(tables, state, parent.lane, parent.source, parent.bytes, now)
         if granule.parent != index:
             _free_granule(state, granule.parent)
     if granule.counter != NONE:

@@ -208,12 +208,15 @@ class Lane:
     def _issue_one(self, number: int, op: Any, size: int, receivers: list[int], last: bool, issued: int) -> Steps:
         """One granule: room in the SM's stage, room in the GPU's stage. From then on it drains.
 
-        The granule is issued while it waits for room, so only what the waiting takes beyond the issue time is stall.
+        The granule is issued while it waits for room, so only what the waiting takes beyond the issue time is stall. What
+        goes FROM_MEMORY needs no room.
         """
         sm, stage = self.sm, self.model.stages[self.gpu]
         start, issue = self.now, _issue_share(op, size, issued)
         remote = [gpu for gpu in receivers if gpu != self.gpu]
-        if remote:
+        if remote and op["flags"] & p.FROM_MEMORY:
+            self._send(number, op, size, remote, last)
+        elif remote:
             yield from self._wait_for_room(sm.stage.room.get(size), start + issue)
             yield from self._wait_for_room(stage.room.get(size), start + issue)
             stall = max(0, self.now - start - issue)
@@ -253,18 +256,18 @@ class Lane:
     def _send(self, number: int, op: Any, size: int, receivers: list[int], last: bool) -> None:
         network, counters, now = self.model.network, self.model.counters, self.now
         ticket = network.take_tickets(len(receivers))
-        left = len(receivers)
+        left, from_memory = len(receivers), bool(op["flags"] & p.FROM_MEMORY)
 
         def on_drained() -> None:
             nonlocal left
             left -= 1
-            if left == 0:
+            if left == 0 and not from_memory:
                 self.model.stages[self.gpu].drain(size)
                 self.sm.stage.drain(size)
 
         def granule(index: int, receiver: int) -> Granule:
             g = Granule(ticket + index, size, self.gpu, receiver, self.number, number, now, on_drained=on_drained)
-            g.parcel = ticket
+            g.parcel, g.from_memory = ticket, from_memory
             g.reduce = op["kind"] == p.STORE and bool(op["flags"] & p.REDUCE)
             if op["kind"] == p.SIGNAL:
                 g.on_visible = lambda: counters[int(op["counter"])].bump(int(op["count"]))

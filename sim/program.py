@@ -20,7 +20,8 @@ Meaning of the columns of an op, by kind (an unused column is 0, or -1 for `coun
     STORE    target = destinations row, bytes = all bytes issued, duration_ps = issue time without backpressure,
              counter + stride * gpu is bumped once for each GPU reached, when its last byte is visible there;
              flags & REDUCE: the receiver adds instead of overwriting; flags & UNDIVIDED: no other lane of the SM issues
-             between its granules; flags & WITH_NEXT: nor between it and the next op of the run, a STORE too
+             between its granules; flags & WITH_NEXT: nor between it and the next op of the run, a STORE too;
+             flags & FROM_MEMORY: a network interface reads it from memory, past stages and the GPUs' own ports
     LOAD     target = owner GPU, bytes, counter is bumped once when the last byte has arrived
     SIGNAL   counter, count, duration_ps = cost of the release; towards another GPU it travels as a small store behind
              the lane's earlier stores to that GPU
@@ -57,6 +58,10 @@ UNDIVIDED = 2
 """Flag of a STORE: the lane keeps the issue port from its first granule to its last, as a CPU core does."""
 WITH_NEXT = 4
 """Flag of a STORE: when it is issued, the lane keeps the issue port for its next op, a STORE that belongs to it."""
+FROM_MEMORY = 8
+"""Flag of a STORE: no SM moves the bytes, a network interface reads them from memory. It takes no room in a stage, and
+passes the links of its route only, not the GPUs' own ports: there it would queue behind the stores of all SMs, which leave
+over NVLink. A route without links is passed whole. It is no multicast, and signals of its lane do not stay behind it."""
 
 NO_COUNTER = -1
 NO_QUEUE = -1

@@ -73,7 +73,8 @@ def _check_ops(program: Program) -> None:
     counted = signal | (kind == p.WAIT)
     slot = (kind == p.ACQUIRE) | (kind == p.RELEASE)
     _refuse(kind >= len(p.KIND_NAMES), "ops", "unknown kind", kind)
-    _refuse(ops["flags"] & ~np.uint8(p.REDUCE | p.UNDIVIDED | p.WITH_NEXT) > 0, "ops", "unknown flags", ops["flags"])
+    known = np.uint8(p.REDUCE | p.UNDIVIDED | p.WITH_NEXT | p.FROM_MEMORY)
+    _refuse(ops["flags"] & ~known > 0, "ops", "unknown flags", ops["flags"])
     _refuse(ops["duration_ps"] < 0, "ops", "negative duration", ops["duration_ps"])
     _refuse(
         store & _outside(ops["target"], len(program.destinations)), "ops", "no such destinations row", ops["target"]
@@ -87,6 +88,7 @@ def _check_ops(program: Program) -> None:
     has_counter = (store | load) & (ops["counter"] != p.NO_COUNTER)
     _refuse(has_counter & (ops["counter"] < 0), "ops", "no such counter", ops["counter"])
     _check_kept_ports(program, store & (ops["bytes"] > 0))
+    _check_from_memory(program, store)
     _check_store_bytes(program, store)
     _check_store_counters(program, store & has_counter)
 
@@ -104,6 +106,15 @@ def _check_kept_ports(program: Program, issues: Mask) -> None:
     last = program.runs["first_op"] + program.runs["n_ops"] - 1
     kept_last = np.append(kept, False)[np.clip(last, 0, len(kept))]  # whether it exists is checked elsewhere
     _refuse((program.runs["n_ops"] > 0) & kept_last, "runs", "ends with an op that goes WITH_NEXT, last op", last)
+
+
+def _check_from_memory(program: Program, store: Mask) -> None:
+    rows, ops = program.destinations, program.ops
+    marked = ops["flags"] & p.FROM_MEMORY > 0
+    _refuse(marked & ~store, "ops", "FROM_MEMORY is a flag of a STORE", ops["flags"])
+    multicast = store.copy()
+    multicast[store] = rows["replicate"][ops["target"][store]] == 1
+    _refuse(marked & multicast, "ops", "a multicast cannot go FROM_MEMORY", ops["flags"])
 
 
 def _check_store_bytes(program: Program, store: Mask) -> None:

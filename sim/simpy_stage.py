@@ -157,6 +157,7 @@ class Granule:
     scatter: bool = False
     reduce: bool = False
     is_reply: bool = False
+    from_memory: bool = False
     parcel: int | None = None
     finish: int = 0
     on_drained: Callable[[], None] = lambda: None
@@ -191,8 +192,11 @@ class Network:
         return first
 
     def send(self, granule: Granule) -> None:
-        """Start to drain a granule that has been admitted to the stage."""
-        self.env.process(self._drain(granule, self.fabric.route(granule.source, granule.destination, granule.is_reply)))
+        """Start to drain a granule that has been admitted to the stage, or that a network interface reads from memory."""
+        route = self.fabric.route(granule.source, granule.destination, granule.is_reply)
+        if granule.from_memory:
+            route = route[1:-1] or route
+        self.env.process(self._drain(granule, route))
 
     def multicast(self, first: Granule, copies: list[Granule]) -> None:
         """Drain one granule through its egress and a copy of it through everything behind."""

@@ -148,7 +148,8 @@ class Trace:
         self._need("full", "occupancy")
         records = self.outcome.granule_records
         stages = self.fabric.stages
-        stored = np.isin(self.program.ops["kind"][records["op"]], (p.STORE, p.SIGNAL))
+        ops = self.program.ops[records["op"]]
+        stored = np.isin(ops["kind"], (p.STORE, p.SIGNAL)) & (ops["flags"] & p.FROM_MEMORY == 0)
         stored &= stages[records["source"]] == stages[gpu]
         records = records[stored]
         # The copies of a multicast share one place in the stage, from admission until the last of them is drained.
@@ -165,7 +166,10 @@ class Trace:
         pair = granules["source"].astype(np.int64) * self.fabric.n_gpus + granules["destination"]
         is_reply = granules["source"] != self.program.lanes["gpu"][granules["lane"]]
         first, ports = self.fabric.reply_routes
-        return np.where(is_reply, ports[first[pair]], self.fabric.route_ports[self.fabric.route_first[pair]])
+        stores = self.fabric.route_first[pair].astype(np.int64)
+        from_memory = self.program.ops["flags"][granules["op"]] & p.FROM_MEMORY > 0
+        stores += from_memory & (self.fabric.route_first[pair + 1] - stores > 2)
+        return np.where(is_reply, ports[first[pair]], self.fabric.route_ports[stores])
 
     def parts(self) -> tuple[Any, Any, Any]:
         """Task, lane and row of the spans of every part of a task that ran."""

@@ -33,14 +33,18 @@ Statistic = Literal[
 Policy = Literal[
     "unfused",
     "expert_wave",
+    "split",
     "alternating",
     "lag",
+    "interleaved",
+    "interleaved_ready",
     "compute_only",
     "serial",
     "comm_warp",
     "piggyback",
     "fused",
     "reserved_sms",
+    "reshaped",
 ]
 Operation = Literal["fa", "ulysses_a2a", "a2a_bw", "ag_gemm", "gemm_rs", "gemm_ar"]
 

@@ -3,6 +3,7 @@
 import csv
 import json
 from importlib.resources import files
+from typing import get_args, get_type_hints
 
 import pandas as pd
 import pytest
@@ -10,13 +11,15 @@ from xstage.scenarios.machine_files import load_machine
 from xstage.scenarios.published import load_like, load_links, load_published
 from xstage.scenarios.published.clean import MORE_COLUMNS, RAW_COLUMNS, SHAPE_KEYS
 from xstage.scenarios.published.csv_lines import read_lines
+from xstage.scenarios.published.mapping import variant_named
 from xstage.scenarios.published.schema import COLUMNS, LINK_COLUMNS, names, repeat_key
 from xstage.scenarios.published.sources import all_addresses, prefix_of, sources_page
 from xstage.sim.errors import InputError
+from xstage.sim.schedules import attention_a2a, megamoe, tensor_parallel
 
 FOLDER = files("xstage.scenarios.published")
 KINDS = ("megamoe", "attention_tp")
-COLLECTED = {"megamoe": 865, "attention_tp": 576}
+COLLECTED = {"megamoe": 865, "attention_tp": 723}
 """Rows that were written down from the sources; each is in its table or in dropped.csv."""
 
 
@@ -99,14 +102,24 @@ def test_published_megamoe_flops_follow_from_the_times():
 
 
 def test_published_attention_flops_follow_from_the_times():
-    """4 B H S^2 d in the time, half of it under a causal mask; three-digit rates, two-digit times."""
+    """4 B H S^2 d in the time, half of it under a causal mask; rates of three digits, times of two in most sources."""
     table = load_published("attention_tp")
     rows = table[(table.operation == "fa") & table.tflops.notna()]
     flops = 4.0 * rows.batch * rows.seq**2 * rows.heads * rows.head_dim / rows.n_gpus
     rate = flops / (1 + rows.causal.astype(int)) / rows.time_us / 1e6
-    assert len(rows) == 236
+    assert len(rows) == 383
     assert ((rate / rows.tflops - 1).abs() < 0.045).mean() > 0.98
     assert ((rate / rows.tflops - 1).abs() < 0.11).all()
+
+
+def test_a_time_that_its_source_rounds_to_two_digits_is_that_of_the_rate():
+    """FlashAttention pull 2605 prints 0.17 ms beside 829 TFLOPS, which is 165.8 us."""
+    table = load_published("attention_tp")
+    rows = table[table.source_url == "https://github.com/Dao-AILab/flash-attention/pull/2605"]
+    flops = 4.0 * rows.batch * rows.seq**2 * rows.heads * rows.head_dim / (1 + rows.causal.astype(int))
+    assert (flops / rows.time_us / 1e6).tolist() == pytest.approx(rows.tflops.tolist(), rel=1e-4)
+    assert rows.inferred.str.contains("time_us").all()
+    assert 165.79 in rows[rows.tflops == 829].time_us.tolist()
 
 
 def test_a_repeated_measurement_has_a_number(kind, table):
@@ -116,15 +129,22 @@ def test_a_repeated_measurement_has_a_number(kind, table):
     assert (table.repeat > 1).any()
 
 
-def test_fitted_rows_are_of_at_most_two_shapes_a_machine():
+def test_fitted_rows_are_of_at_most_two_shapes_a_machine_and_kind_of_kernel():
     """The burst of the X-Stage paper is no shape: it gives R, Q and T_iss0."""
     shapes = {}
     for kind in KINDS:
         table = load_published(kind)
         sizes = [column for column in ("hidden", "tokens_per_rank", "seq", "head_dim") if column in table]
         for row in table[table.fit & (table.family != "xstage")].itertuples():
-            shapes.setdefault(row.machine, set()).add(tuple(getattr(row, size) for size in sizes))
-    assert set(shapes) == {"hgx-h100", "xstage-hopper", "hgx-h200", "hgx-h20", "hgx-b200", "gb300"}
+            shapes.setdefault((row.machine, kind), set()).add(tuple(getattr(row, size) for size in sizes))
+    assert {machine for machine, _ in shapes} == {
+        "hgx-h100",
+        "xstage-hopper",
+        "hgx-h200",
+        "hgx-h20",
+        "hgx-b200",
+        "gb300",
+    }
     assert max(len(of_machine) for of_machine in shapes.values()) == 2
 
 
@@ -227,7 +247,8 @@ def test_a_row_of_ones_own_has_the_columns_of_the_published_ones(own):
     [
         (MEGAMOE, "megamoe_sm90_fused_lag_v3", "megamoe_sm90_fused_lag_ring", "lag"),
         (MEGAMOE, "deepep+triton_gemm_unfused", "deepep+grouped_gemm_unfused", "unfused"),
-        (ATTENTION, "fa4 nightly", "fa4 (run A)", "compute_only"),
+        (ATTENTION | {"gpu": "B200"}, "fa4 nightly", "fa4 (run A)", "compute_only"),
+        (ATTENTION, "fa4 nightly", "X-Stage FA3 only", "compute_only"),  # the published FA4 is that of SM100
     ],
 )
 def test_an_unknown_variant_is_taken_for_the_nearest_one_and_flagged(own, row, variant, nearest, policy):
@@ -242,7 +263,9 @@ def test_an_unknown_variant_is_taken_for_the_nearest_one_and_flagged(own, row, v
         ("B200", "wave", "megamoe_sm100_wave"),
         ("H100", "DeepEP + DeepGEMM", "deepep+grouped_gemm_unfused"),
         ("H20", "deepep low latency + masked gemm", "deepep_ll+masked_gemm_unfused"),
-        ("B200", "unfused", "deepep+grouped_gemm_unfused"),
+        ("B200", "DeepEP + DeepGEMM", "deepep+grouped_gemm_unfused on sm100"),
+        ("B300", "deepep low latency + masked gemm", "deepep_ll+masked_gemm_unfused on sm100"),
+        ("B200", "unfused baseline", "deepep+grouped_gemm_unfused on sm100"),
         ("A100", "MegaMoE fused", "megamoe_sm90_fused_wave"),  # no fused kernel is of its generation
         ("H200", "deepep dispatch", "deepep_unfused_stage_dispatch"),
         ("H20", "megamoe_sm90_nvfp4_baseline_v2", "megamoe_sm90_nvfp4_baseline_BN128-split"),
@@ -251,6 +274,28 @@ def test_an_unknown_variant_is_taken_for_the_nearest_one_and_flagged(own, row, v
 def test_the_nearest_variant_is_of_the_gpus_generation_and_unfused_where_the_name_says_so(own, gpu, variant, nearest):
     """`deepgemm` alone is a word of fused kernels too; a part is taken only where the name says which."""
     assert load_like(own(MEGAMOE, gpu=gpu, variant=variant)).nearest_variant.tolist() == [nearest]
+
+
+@pytest.mark.parametrize("gpu, name", [("H100", "unfused"), ("B200", "expert_wave"), ("B200", "Interleaved-ready")])
+def test_the_name_of_a_policy_means_that_policy(own, gpu, name):
+    [row] = load_like(own(MEGAMOE, gpu=gpu, variant=name)).to_dict("records")
+    known = ("policy", name.lower().replace("-", "_"), "")
+    assert (row["family"], row["policy"], row["nearest_variant"]) == known
+
+
+def test_every_policy_can_be_named(own):
+    """Of each operation, all that the schedules know."""
+    of_gemms = get_args(get_type_hints(tensor_parallel.Policy)["name"])
+    known = {
+        ("megamoe", ""): (*megamoe.POLICIES, "interleaved_ready"),
+        ("attention_tp", "ulysses_a2a"): get_args(get_type_hints(attention_a2a.Policy)["name"]),
+        **{("attention_tp", operation): of_gemms for operation in ("gemm_rs", "ag_gemm", "gemm_ar")},
+    }
+    for (kind, operation), policies in known.items():
+        assert len(policies) >= 5
+        for policy in policies:
+            line, nearest = variant_named(kind, operation, policy)
+            assert (line["family"], line["policy"], nearest) == ("policy", policy, "")
 
 
 def test_the_baseline_of_a_gemm_is_two_kernels(own):

@@ -18,6 +18,11 @@ def scenario(**workload):
     "written, plain",
     [
         ("fused", Policy("fused")),
+        ({"name": "fused", "rotation": True}, Policy("fused", rotation=True)),
+        (
+            {"name": "reserved_sms", "sms": 16, "rotation": False},
+            Policy("reserved_sms", reserved_sms=16, rotation=False),
+        ),
         ({"name": "reshaped", "pieces": 2}, Policy("reshaped", pieces=2)),
         ({"name": "reserved_sms", "sms": 16}, Policy("reserved_sms", reserved_sms=16)),
         ({"name": "serial", "rate": "300 GB/s"}, Policy("serial", rate_kbs=300_000_000)),
@@ -34,12 +39,31 @@ def test_a_scenario_becomes_a_shape_and_runs():
     assert simulate(program, fabric).outcome.arrived_ps > 0
 
 
+def test_rotation_is_a_setting_where_rows_are_scattered():
+    def settings(**workload):
+        choices = scenario(**workload).policies()
+        return {name: [setting.key for setting in choice.settings] for name, choice in choices.items()}
+
+    assert settings() == {
+        "serial": [],
+        "fused": ["rotation"],
+        "reserved_sms": ["sms", "rotation"],
+        "reshaped": ["pieces"],
+    }
+    assert settings(operation="gemm_ar") == {"serial": [], "fused": [], "reserved_sms": ["sms"], "reshaped": ["pieces"]}
+
+
 @pytest.mark.parametrize(
     "workload, said",
     [
         ({"operation": "gemm_sr"}, r"workload\.operation = 'gemm_sr'.*did you mean 'gemm_rs'\?"),
         ({"policy": "reserved_sms"}, r"policy\.sms: is missing"),
         ({"m": 1023}, "m = 1023: cannot be shared out evenly"),
+        (
+            {"operation": "ag_gemm", "policy": {"name": "fused", "rotation": True}},
+            r"policy\.rotation.*: is for rows that are scattered, by operation gemm_rs",
+        ),
+        ({"policy": {"name": "reshaped", "rotation": False}}, r"policy\.rotation = False: is not a known key"),
     ],
 )
 def test_what_makes_no_sense_is_refused(workload, said):

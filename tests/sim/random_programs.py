@@ -74,14 +74,15 @@ def random_program(rng: np.random.Generator, n_gpus: int) -> Program:
     return builder.build()
 
 
-def _random_destination(rng: np.random.Generator, builder: ProgramBuilder, n_gpus: int) -> tuple[int, int]:
+def _random_destination(rng: np.random.Generator, builder: ProgramBuilder, n_gpus: int) -> tuple[int, int, bool]:
+    """A row, the bytes that a store to it issues, and whether it is a multicast."""
     receivers = rng.permutation(n_gpus)[: int(rng.integers(0, n_gpus + 1))]
     if rng.random() < 0.3:
         size = int(rng.integers(1, 40))
         row = builder.destination({int(gpu): size for gpu in receivers}, replicate=True)
-        return row, size if len(receivers) else 0
+        return row, size if len(receivers) else 0, True
     shares = {int(gpu): int(rng.integers(1, 40)) for gpu in receivers}
-    return builder.destination(shares), sum(shares.values())
+    return builder.destination(shares), sum(shares.values()), False
 
 
 def _random_gpu(
@@ -90,7 +91,7 @@ def _random_gpu(
     gpu: int,
     n_gpus: int,
     n_counters: int,
-    rows: list[tuple[int, int]],
+    rows: list[tuple[int, int, bool]],
 ) -> None:
     n_seats, n_slots, n_groups = int(rng.integers(1, 4)), int(rng.integers(0, 3)), int(rng.integers(1, 4))
     queues = []
@@ -143,14 +144,14 @@ def _with_next_where_allowed(ops: list[dict[str, int]]) -> list[dict[str, int]]:
 
 
 def _random_op(
-    rng: np.random.Generator, gpu: int, n_gpus: int, n_counters: int, n_slots: int, rows: list[tuple[int, int]]
+    rng: np.random.Generator, gpu: int, n_gpus: int, n_counters: int, n_slots: int, rows: list[tuple[int, int, bool]]
 ) -> dict[str, int]:
     time = int(rng.choice([0, 0, 1, 4, 10]))
     counter = int(rng.integers(0, n_counters)) * n_gpus
     maybe = counter if rng.random() < 0.5 else p.NO_COUNTER
     kind = int(rng.choice(OP_MIX))
     if kind == p.STORE:
-        row, size = rows[rng.integers(0, len(rows))]
+        row, size, multicast = rows[rng.integers(0, len(rows))]
         return {
             "kind": kind,
             "target": row,
@@ -158,7 +159,7 @@ def _random_op(
             "counter": maybe,
             "stride": 1,
             "duration_ps": time * 7 if size else 0,
-            "flags": int(rng.integers(0, 8)),
+            "flags": int(rng.integers(0, 8 if multicast else 16)),
         }
     if kind == p.LOAD:
         local = p.NO_COUNTER if maybe == p.NO_COUNTER else maybe + gpu

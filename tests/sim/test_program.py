@@ -262,7 +262,7 @@ def test_flags_and_replicate_have_no_other_values() -> None:
     program = two_lane_program([STORE])
     rows, ops = program.destinations.copy(), program.ops.copy()
     rows["replicate"] = 2
-    ops["flags"] = 8
+    ops["flags"] = 16
     with pytest.raises(ProgramError, match="replicate must be 0 or 1"):
         replace(program, destinations=rows)
     with pytest.raises(ProgramError, match="unknown flags"):

@@ -11,6 +11,9 @@ steps in which it is not hidden at all. In FA3 those are the steps on the diagon
 mask while the MMA warp goes on; but a CTA that runs one tile (contract `exit`) fills its pipeline with the first half of a
 step and drains it with the last: half a step of two tiles that take turns, a whole one of a single tile. Such a CTA also
 takes `cta_start` before its first MMA, and has to stay for its store, which is then what O costs and is not counted twice.
+
+HBM counts with its whole rate here, and with `hbm_efficiency` of it in GEMMs: the numbers that are fitted to whole kernels
+contain the difference.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from ...machine import Machine
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 FAMILY_OF_KERNELS: dict[str, Family] = {"sm90": "fa3", "sm100": "fa4", "portable": "portable"}
 
@@ -70,9 +74,12 @@ class AttentionCosts:
 
 @dataclass(frozen=True, eq=False)
 class TileTimes:
-    """Times of the m-blocks of one head in ps: `total` and `resume` (until the output buffer is needed) by m-block."""
+    """Times of the m-blocks of one head in ps: `total` and `resume` (until the output buffer is needed) by m-block.
 
-    steps: Ints
+    `steps` are those over K and V, in the mean of heads that are packed.
+    """
+
+    steps: Floats
     total: Ints
     resume: Ints
 
@@ -84,9 +91,7 @@ def family_of(machine: Machine, shape: Attention) -> Family:
 
 def tile_times(costs: AttentionCosts, tile: Tile, shape: Attention) -> TileTimes:
     """Times of the m-blocks of a head, [m-blocks], in row order; the last tile computes all its rows, valid or not."""
-    blocks = tile.blocks(shape.tokens)
-    reach = np.minimum(shape.tokens, (np.arange(blocks) + 1) * tile.block_m)
-    steps = -(-(reach if shape.causal else np.full(blocks, shape.tokens)) // tile.block_n)
+    steps = _kv_steps(tile, shape)
     step, shorter = _step_us(costs, tile, shape)
     q_in = tile.block_m * shape.head_dim * shape.input_bytes / costs.hbm_bytes_per_us
     exposed: Any
@@ -99,6 +104,18 @@ def tile_times(costs: AttentionCosts, tile: Tile, shape: Attention) -> TileTimes
     total = np.maximum(computed, _tile_bytes(tile, shape) / costs.hbm_bytes_per_us)
     resume = np.minimum(total, q_in + tile.resume_steps * step)
     return TileTimes(steps, _whole_ps(total), _whole_ps(resume))
+
+
+def _kv_steps(tile: Tile, shape: Attention) -> Floats:
+    """Steps over K and V of each m-block, [m-blocks].
+
+    A tile of g packed heads has the rows of bm / g tokens, and under a causal mask reaches to the last of them. Each m-block
+    of g heads stands for g such tiles, and has the mean of their steps.
+    """
+    first = np.arange(tile.blocks(shape.tokens)) * tile.block_m
+    own = tile.block_m * (np.arange(tile.packed_heads) + 1) // tile.packed_heads
+    reach = np.minimum(shape.tokens, first[:, None] + own) if shape.causal else np.full((len(first), 1), shape.tokens)
+    return np.asarray((-(-reach // tile.block_n)).mean(axis=1))
 
 
 def _tile_bytes(tile: Tile, shape: Attention) -> float:

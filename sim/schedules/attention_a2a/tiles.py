@@ -63,6 +63,7 @@ class Tile:
     `block_n`. `multicast` CTAs, a cluster, share each load of K and V and take m-blocks side by side. `l2_section` is how
     many bytes of K and V the scheduler keeps in L2 before it goes on to other heads; 0 where heads run one after the other.
     `softmax_share` is how many of the softmax warps there are that the machine's rate of softmax is that of.
+    `packed_heads` query heads that share K and V lie side by side in the rows of a tile, which then has fewer tokens.
     The MMA computes `head_dim` columns of Q and K and `value_dim` of V, valid or not; none but the valid ones are moved.
     """
 
@@ -78,6 +79,7 @@ class Tile:
     value_dim: int
     softmax_share: float = 1.0
     sections_of_groups: bool = True
+    packed_heads: int = 1
 
     @property
     def rows_per_store(self) -> int:
@@ -106,9 +108,10 @@ def tile_of(
     """The tile that the family's kernel takes. Head dims between those of the table are padded to the next one, in FA4 to
     a multiple of 16. `heads_sharing_kv` is how many query heads of a rank share a K and V head.
 
-    Not modelled: paged, local and split variants, the transposition of V inside FP8 kernels, FP8 in FA4, and tiles that are
-    packed from the rows of several query heads; only the order in which packed tiles go through heads is. Where tiles are
-    handed out, the CTAs of a pair are taken one by one.
+    Not modelled: paged, local and split variants, the transposition of V inside FP8 kernels, and FP8 in FA4. Tiles that are
+    packed from the rows of several query heads stand as tiles of single heads, which follow one another; their order and how
+    far they reach under a causal mask are those of packed tiles. Where tiles are handed out, the CTAs of a pair are taken
+    one by one.
     Raises `InputError` if the family is unknown or has no kernel for the head dim, or none for these values beside it.
     """
     if family not in get_args(Family):
@@ -171,6 +174,7 @@ def _fa4(head_dim: int, value_dim: int, causal: bool, tokens: int, heads_sharing
     scheduler then counts groups. It counts query heads where they are not packed (`pack_gqa` of interface.py).
     """
     stores = 2 if tokens > 128 else 1
+    packs = _FA4_PACKED_ROWS % heads_sharing_kv == 0
     paired = head_dim in _FA4_PAIRED and value_dim == 128 and not causal and tokens > 256
     return Tile(
         block_m=128 * stores,
@@ -183,7 +187,8 @@ def _fa4(head_dim: int, value_dim: int, causal: bool, tokens: int, heads_sharing
         l2_section=50 * MIB if causal else 0,
         head_dim=head_dim,
         value_dim=value_dim,
-        sections_of_groups=_FA4_PACKED_ROWS % heads_sharing_kv == 0,
+        sections_of_groups=packs,
+        packed_heads=heads_sharing_kv if packs else 1,
     )
 
 

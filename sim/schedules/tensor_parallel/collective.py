@@ -3,7 +3,7 @@
 Within a node a rank stores its share to every other. Between nodes of g GPUs libraries reduce or copy within a node, so
 that a network interface carries a g-th; here, in `PIECES` pieces:
 
-    lane 0   each piece of the share to the ranks of the same place in other nodes
+    lane 0   each piece of the share to the ranks of the same place in other nodes, read from memory by a network interface
     lane 1   each piece of the same place from all nodes, once it is there, to every other rank of the node
 
 That is an AllGather. A ReduceScatter does the same the other way round, in the same time.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...program import COMPUTE, SIGNAL, STORE, WAIT
+from ...program import COMPUTE, FROM_MEMORY, SIGNAL, STORE, WAIT
 from ...program_builder import Seat
 from ...tile_cost import needed_wiring
 from ..store_parts import store_parts
@@ -87,7 +87,7 @@ class Collective:
         for crossed, arrived in zip(self.crossed, self.arrived, strict=True):
             crossing = handed_out = 0
             for piece in pieces:
-                stores, count = self._to_each(same_place, piece, crossed, self.rate_kbs)
+                stores, count = self._to_each(same_place, piece, crossed, self.rate_kbs, FROM_MEMORY)
                 across += stores
                 crossing += count
                 within.append(_wait(crossed + rank, crossing))
@@ -98,7 +98,9 @@ class Collective:
             across += [_wait(crossed + rank, crossing), _wait(arrived + rank, handed_out)]
         return [across, within]
 
-    def _to_each(self, peers: list[int], size: int, counter: int, rate_kbs: int) -> tuple[list[Op], int]:
+    def _to_each(
+        self, peers: list[int], size: int, counter: int, rate_kbs: int, flags: int = 0
+    ) -> tuple[list[Op], int]:
         """STOREs of `size` bytes to each of `peers`, and how often the counter of a rank is bumped if all do so."""
         parts = store_parts(size, len(peers))
         copies = 1 if self.in_switch else len(peers)
@@ -114,6 +116,7 @@ class Collective:
                 "duration_ps": -(-part * len(peers) * self.bus_rounds * 10**9 // rate_kbs),
                 "counter": counter,
                 "stride": 1,
+                "flags": flags,
             }
             for part in parts
         ]

@@ -3,7 +3,8 @@
 Counters: one for each rank and block of rows, bumped when the block has arrived there (`inputs`). A rank's own rows need
 none. With `multicast` a block leaves its rank once and the switch copies it; otherwise each peer is sent its own: one peer
 after the other on one switch, where a single one takes the whole rate, all at once where peers have links of their own.
-Between nodes a block crosses once to each, to the same place, which passes it on to its node.
+Between nodes a block crosses once to each, to the same place, which passes it on to its node; what crosses is read from
+memory by a network interface.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
-from ...program import NO_COUNTER, NO_QUEUE, UNTIL_EXHAUSTED
+from ...program import FROM_MEMORY, NO_COUNTER, NO_QUEUE, UNTIL_EXHAUSTED
 from ...program_builder import ProgramBuilder
 from ...traffic import to_one
 from ..op_variants import op_variants, runs_by_seat
@@ -68,7 +69,9 @@ class Gather:
         block, peer = self._sends(rank)
         size, store = self._stores(rank, block, peer)
         self._check_store(size)
-        by_sm = (self.how == "reserved_sms") & (peer // self.gemm.node == rank // self.gemm.node)
+        crosses = peer // self.gemm.node != rank // self.gemm.node
+        by_sm = (self.how == "reserved_sms") & ~crosses
+        store["flags"] = np.where(crosses, FROM_MEMORY, 0)
         # the copy engine is no SM: it issues as fast as the network drains
         drained_ps = -(-size * 10**9 // self._link_kbs(rank, peer))
         store["duration_ps"] = np.where(by_sm, store["duration_ps"], drained_ps)

@@ -219,7 +219,7 @@ class Gemm:
     def order(self, rank: int) -> Ints:
         """Tiles of a rank in the order it works through them, [tiles].
 
-        Rows are gathered from rank r on, so that its own come first; they are scattered, if the policy is `reshaped`, from
+        Rows are gathered from rank r on, so that its own come first; they are scattered, if the policy has `rotation`, from
         rank r + 1 on, so that ranks aim at different owners and its own rows come last. Otherwise in plain order: the owner
         of an AllReduce tile is tile mod ranks, which spreads by itself.
 
@@ -229,7 +229,7 @@ class Gemm:
         """
         shape, tiles = self.shape, self.tiles
         gathers = shape.operation == "ag_gemm"
-        if not gathers and (self.policy.name != "reshaped" or shape.operation != "gemm_rs"):
+        if not gathers and not (self.policy.rotation and shape.operation == "gemm_rs"):
             return np.arange(len(tiles))
         step = (tiles.first_row // shape.local_m - rank - (not gathers)) % shape.ranks
         if self.one_switch and not (gathers and shape.algorithm == "multicast"):
@@ -288,7 +288,10 @@ class Gemm:
         self.builder.groups(gpu=np.full(self.comm_lanes, rank), plan=plan, seats=[seat])
 
     def add_copy_engine(self, rank: int, tasks: Ints, lane: Ints) -> None:
-        """Lanes on no SM, each with those of `tasks` that `lane` gives it, in order."""
+        """Lanes on no SM, each with those of `tasks` that `lane` gives it, in order.
+
+        What they send to other nodes is read from memory by a network interface (`FROM_MEMORY`).
+        """
         queues = [self.builder.queue(tasks[lane == one]) for one in np.unique(lane)]
         if queues:
             plans = [self.builder.plan(repeat=[queue]) for queue in queues]

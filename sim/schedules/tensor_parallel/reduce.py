@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...program import COMPUTE, NO_QUEUE, REDUCE, UNTIL_EXHAUSTED, WAIT
+from ...program import COMPUTE, FROM_MEMORY, NO_QUEUE, REDUCE, UNTIL_EXHAUSTED, WAIT
 from ...program_builder import ProgramBuilder
 from ...tile_cost import needed
 from ...traffic import to_one
@@ -178,14 +178,16 @@ class Reduce:
         return self.builder.destinations_flat(gpus[place], flat[row, place], counts) + np.asarray(which).ravel()
 
     def _cross(self, rank: int) -> None:
-        """Sums of rows whose owners have the same place in other nodes, by the copy engine, which is a network interface."""
+        """Sums of rows whose owners have the same place in other nodes, by the copy engine, which is a network interface:
+        it reads them from memory, and does not wait behind what the SMs store over NVLink.
+        """
         node = self.gemm.node
         if self.shape.operation != "gemm_rs" or node == self.ranks:
             return
         others = self.gemm.same_place(rank)
         size = self.bytes_of_owner[:, others]
         total = size.sum(axis=1)
-        store = self.gemm.store(self._dealt(size, others), total, self.arrived, 1, REDUCE)
+        store = self.gemm.store(self._dealt(size, others), total, self.arrived, 1, REDUCE | FROM_MEMORY)
         store["duration_ps"] = -(-total * 10**9 // int(to_one(self.gemm.fabric, rank, int(others[0])).rate_kbs))
         order = self.gemm.order(rank)
         guard = self.summed + len(self.tiles) * rank, self.contributions[:, rank % node]

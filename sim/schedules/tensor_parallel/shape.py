@@ -18,6 +18,18 @@ ALGORITHMS: dict[Operation, tuple[Algorithm, ...]] = {
     "gemm_ar": ("two_shot", "multicast", "in_switch", "one_shot"),
 }
 
+ROTATIONS: dict[PolicyName, tuple[bool, ...]] = {
+    "fused": (False, True),
+    "reserved_sms": (True, False),
+    "reshaped": (True,),
+}
+"""Whether the rows of a ReduceScatter may be shifted by rank, the default first; never under other policies.
+
+reserved_sms: Triton-distributed begins with the rows of rank + 1, and so do the kernels of ThunderKittens
+(https://github.com/ByteDance-Seed/Triton-distributed, python/triton_dist/kernels/nvidia;
+https://github.com/HazyResearch/ThunderKittens, kernels/parallel).
+"""
+
 ELEMENT_BYTES = 2
 
 MOST_SUMS = 2**16
@@ -154,11 +166,16 @@ class Policy:
 
     compute_only   not at all: the GEMM alone, with its inputs in place
     serial         the GEMM and a collective of its own, one after the other
-    fused          the store of a tile goes to its owner, tiles in the same order on every rank; inputs are gathered by a
-                   copy engine beside the GEMM, own rows first
+    fused          the store of a tile goes to its owner; a copy engine gathers inputs beside the GEMM, own rows first
     reserved_sms   `reserved_sms` SMs do so, and compute nothing
-    reshaped       fused, with the rows of a ReduceScatter shifted by rank (dealt over owners where GPUs do not meet on one
-                   switch), and each store in `pieces` spread over the next main loop; the output has a buffer of its own
+    reshaped       fused with `rotation`, and each store in `pieces` spread over the next main loop; the output has a buffer
+                   of its own
+
+    `rotation` shifts the rows of a ReduceScatter by rank, so that ranks do not aim at the same owner (where GPUs do not meet
+    on one switch, deals them over owners); without it all ranks go through them in the same order. Left out, it is on for
+    reserved_sms, whose public kernels shift rows, and off for fused. reshaped has it always, the others never. It says
+    nothing of other operations: AllGather + GEMM begins with the rank's own rows, and tiles of an AllReduce have owners in
+    turn.
 
     `own_staging` gives the output a buffer of its own in any policy, where it lies over inputs otherwise (SM90).
 
@@ -168,6 +185,7 @@ class Policy:
 
     name: PolicyName = "fused"
     reserved_sms: int = 0
+    rotation: bool | None = None
     pieces: int = 4
     own_staging: bool = False
     launch_ps: int | None = None
@@ -175,6 +193,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         check_policy(self, get_args(PolicyName), {"pieces": 1, "launch_ps": 0, "rate_kbs": 1})
+        allowed = ROTATIONS.get(self.name, (False,))
+        rotation = allowed[0] if self.rotation is None else self.rotation
+        if rotation not in allowed:
+            raise InputError("does not fit the policy", field="rotation", value=rotation, allowed=allowed)
+        object.__setattr__(self, "rotation", rotation)
 
     @property
     def in_place(self) -> bool:

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
 from xstage.sim.execute import simulate
-from xstage.sim.schedules.attention_a2a import Attention, Policy, build, crossover_tokens, tile_of
+from xstage.sim.schedules.attention_a2a import (
+    Attention,
+    AttentionCosts,
+    Policy,
+    build,
+    crossover_tokens,
+    tile_of,
+    tile_times,
+)
 from xstage.sim.schedules.attention_a2a.order import owner_bytes, tile_order
 
 SMS = 6
@@ -182,6 +190,22 @@ def test_query_heads_that_share_keys_and_values_are_in_one_section_as_the_kernel
     for family, expected in (("fa3", fa3), ("fa4", fa4)):
         shape = Attention(32768, heads, kv_heads=kv_heads, ranks=8, causal=True, family=family)
         assert first_section(shape, family) == expected
+
+
+@pytest.mark.parametrize("sharing", [1, 2, 3, 8, 64])
+@pytest.mark.parametrize("tokens, finer_pct", [(1024, 11.1), (2048, 5.9), (4096, 3.0), (8192, 1.5)])
+def test_packed_heads_have_a_finer_diagonal(sharing, tokens, finer_pct):
+    """A tile of 256 rows of FA4 has the rows of 256 / g tokens if g heads are packed into it: 3 heads are not."""
+    shape = Attention(tokens, 8 * sharing, kv_heads=8, causal=True)
+    tile, costs = shape.tile("fa4"), AttentionCosts.of(load_machine("hgx-b200"))
+    packed = sharing if 128 % sharing == 0 else 1
+    ends = (np.arange(tokens * packed // 256) + 1) * 256 // packed  # last token of each tile of the group
+    expected = (-(-ends // 128)).sum() / packed
+    steps = tile_times(costs, tile, shape).steps.sum()
+    assert steps == expected
+    single = Attention(tokens, 8, causal=True)
+    alone = tile_times(costs, single.tile("fa4"), single).steps.sum()
+    assert 100 * (alone / steps - 1) == pytest.approx(finer_pct if packed > 1 else 0, abs=0.06)
 
 
 def test_a_section_may_hold_heads_of_two_sequences():
