@@ -148,7 +148,8 @@ class TensorParallelWorkload(Workload):
     def collective_rates(self) -> tuple[str, ...]:
         return ("ring_rate", "all_reduce_rate")
 
-    def build(self, machine: Machine, seed: int) -> Program:
+    def build(self, machine: Machine, seed: int, least_factor: float = 1.0) -> Program:
+        """Where a degraded port has `least_factor` left of its rate, a sum in the switch takes as much longer."""
         from ..sim.schedules import tensor_parallel
 
-        return tensor_parallel.build(machine, self.shape(), self.plain_policy(), self.starts)
+        return tensor_parallel.build(machine, self.shape(), self.plain_policy(), self.starts, least_factor)

@@ -23,8 +23,11 @@ OPS_OF_TILE = 10
 """Of all lanes, at least."""
 
 
-def build(machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Sequence[int] = ()) -> Program:
+def build(
+    machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Sequence[int] = (), least_factor: float = 1.0
+) -> Program:
     """The Program; with one rank every policy is the GEMM alone. `starts_ps` delays the launch of ranks, in rank order.
+    `least_factor` is what a degraded port has left of its rate: the switch adds up as slowly as the slowest sends.
 
     Raises `InputError` if the machine lacks a number, has too few GPUs, or the policy reserves all its SMs.
     """
@@ -37,7 +40,7 @@ def build(machine: Machine, shape: TensorParallel, policy: Policy, starts_ps: Se
     builder = ProgramBuilder(shape.ranks)
     sms = machine.sms - (policy.reserved_sms if how == "reserved_sms" else 0)
     sms = min(sms, shape.grid or sms)
-    gemm = Gemm(machine, shape, policy, builder, sms, starts_by_rank(starts_ps, shape.ranks))
+    gemm = Gemm(machine, shape, policy, builder, sms, starts_by_rank(starts_ps, shape.ranks), least_factor)
     data = Gather(gemm, policy, how) if shape.operation == "ag_gemm" else Reduce(gemm, policy, how)
     for rank in range(shape.ranks):
         data.add_rank(rank)

@@ -40,7 +40,7 @@ class Collective:
 
     def __init__(self, gemm: Gemm, policy: Policy, share: int, rounds: int = 1, in_switch: bool = False) -> None:
         self.gemm, self.share, self.in_switch = gemm, share, in_switch
-        self.launch_ps, self.rate_kbs = serial_terms(gemm.machine, policy, gemm.shape.ranks, in_switch)
+        self.launch_ps, self.rate_kbs = serial_terms(gemm, policy, in_switch)
         self.bus_rounds, rounds = (rounds, 1) if in_switch else (1, rounds)
         ranks = gemm.shape.ranks
         self.node = ranks if in_switch else gemm.node
@@ -127,22 +127,24 @@ def _wait(counter: int, count: int) -> Op:
     return {"kind": WAIT, "counter": counter, "count": count}
 
 
-def serial_terms(machine: Machine, policy: Policy, ranks: int, in_switch: bool = False) -> tuple[int, int]:
+def serial_terms(gemm: Gemm, policy: Policy, in_switch: bool = False) -> tuple[int, int]:
     """Launch (ps) and rate (kB/s): the policy's, or the machine's. Raises `InputError` if neither is given."""
     launch, rate = policy.launch_ps, policy.rate_kbs
     if launch is None:
-        launch = needed_wiring(machine, "collective_launch", nor="the policy")
+        launch = needed_wiring(gemm.machine, "collective_launch", nor="the policy")
     if rate is None:
-        rate = all_reduce_kbs(machine, ranks) if in_switch else needed_wiring(machine, "ring_rate", nor="the policy")
+        rate = all_reduce_kbs(gemm) if in_switch else needed_wiring(gemm.machine, "ring_rate", nor="the policy")
     return launch, rate
 
 
-def all_reduce_kbs(machine: Machine, ranks: int) -> int:
-    """Bus bandwidth of an AllReduce that the switch adds up, in kB/s: what was measured, but no more than ports let through.
+def all_reduce_kbs(gemm: Gemm) -> int:
+    """Bus bandwidth of an AllReduce that the switch adds up, in kB/s: what was measured, but no more than the slowest
+    port lets through.
 
     Raises `InputError` for a machine without.
     """
-    return min(needed_wiring(machine, "all_reduce_rate"), all_reduce_port_kbs(machine, ranks))
+    through = int(all_reduce_port_kbs(gemm.machine, gemm.shape.ranks) * gemm.least_factor)
+    return min(needed_wiring(gemm.machine, "all_reduce_rate"), max(1, through))
 
 
 def all_reduce_port_kbs(machine: Machine, ranks: int) -> int:

@@ -132,12 +132,13 @@ class Gemm:
         builder: ProgramBuilder,
         sms: int,
         starts_ps: list[int],
+        least_factor: float = 1.0,
     ) -> None:
         self.machine, self.shape, self.policy, self.builder, self.sms = machine, shape, policy, builder, sms
         self.tiles = tiles(shape, policy.in_place)
         self.time = TileTime.of(machine, shape, sms, policy.in_place)
         self.launch_ps: int = needed(machine, "kernel_launch")
-        self.starts_ps = starts_ps
+        self.starts_ps, self.least_factor = starts_ps, least_factor
         kernels = needed(machine, "kernels")
         self.slots = (1, 0, 0, ACCUMULATORS.get(kernels, 1))
         self.aliased = kernels == "sm90" and not policy.alone.own_staging

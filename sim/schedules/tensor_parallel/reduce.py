@@ -240,7 +240,7 @@ class Reduce:
         machine, size, shape = self.gemm.machine, self.tiles.bytes, self.shape
         whole = shape.block_m * shape.block_n * ELEMENT_BYTES
         share = size // self.ranks + (rank < size % self.ranks)
-        rate_kbs = all_reduce_kbs(machine, self.ranks) * self.ranks // (2 * (self.ranks - 1))
+        rate_kbs = all_reduce_kbs(self.gemm) * self.ranks // (2 * (self.ranks - 1))
         pace = 2 * machine.interconnect.latency.value - (-whole * self._lanes_at_rate() * 10**9 // rate_kbs)
         others = (rank + 1 + np.arange(self.ranks - 1)) % self.ranks
         store = self.gemm.store(self._rows(share, others, replicate=True), share, self.arrived, 1)
