@@ -29,8 +29,8 @@ scenario and machine files are in `xstage scenarios schema`, and explained by ex
 
 ## Commands
 
-Every command takes `-h`, and prints one JSON object with `--json`. Exit codes: 0 done, 2 bad input, 1 failure, 143 ended by
-SIGTERM.
+Every command takes `-h`, and prints one JSON object with `--json`. Exit codes: 0 done, 2 bad input, 1 failure; 130 ended by
+Ctrl-C, 141 by a closed pipe, 143 by SIGTERM.
 """
 PYTHON = """## Python
 
@@ -43,6 +43,11 @@ display themselves in a notebook. Some options have another name as a parameter:
 `most_runs`.
 
 Short names in signatures:
+"""
+PROGRAM = """## The tables of a Program
+
+[Your own kernel](own-kernel.md) builds one. Kinds of ops and flags are names of `xstage`: `xs.COMPUTE`, `xs.STORE`,
+`xs.REDUCE`.
 """
 SHORT = {
     "Given": "answers.reruns",
@@ -67,7 +72,7 @@ def main() -> int:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *commands(), PYTHON, short_names(), *names()])
+    return "\n".join([HEAD, *commands(), PYTHON, short_names(), *names(), program_tables()])
 
 
 def commands() -> Iterator[str]:
@@ -124,9 +129,16 @@ def short_names() -> str:
     return "| | |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
+def program_tables() -> str:
+    """What a Program is made of, as its module says it."""
+    from xstage.sim import program
+
+    return f"{PROGRAM}\n```text\n{inspect.getdoc(program)}\n```\n"
+
+
 def names() -> Iterator[str]:
-    """One part per public name, functions before classes."""
-    known = [(name, getattr(xs, name)) for name in xs.__all__]
+    """One part per public name, functions before classes; names of ops and flags are told with the tables of a Program."""
+    known = [(name, value) for name in xs.__all__ if not isinstance(value := getattr(xs, name), int)]
     for name, value in known:
         if not inspect.isclass(value):
             yield f"### `xs.{name}`\n\n```text\n{_signature(name, value)}\n```\n\n{_doc(value)}\n"
@@ -147,13 +159,25 @@ def _members(owner: type) -> Iterator[str]:
         is_field = name in getattr(owner, "__dataclass_fields__", ())
         if name.startswith("_") or is_field or not inspect.isfunction(plain) or not plain.__doc__:
             continue
-        shown = f".{name}" if isinstance(value, property) or plain is not value else f".{name}()"
+        called = ", ".join(_parameters(plain)) if owner is xs.ProgramBuilder else ""
+        shown = f".{name}" if isinstance(value, property) or plain is not value else f".{name}({called})"
         rows.append((shown, "", _first_sentence(plain.__doc__)))
     if rows:
         lines = [
             f"| `{shown}` | {annotation.replace('|', chr(92) + '|')} | {text} |" for shown, annotation, text in rows
         ]
         yield "| | | |\n|---|---|---|\n" + "\n".join(lines) + "\n"
+
+
+def _parameters(method: Any) -> Iterator[str]:
+    """How to call a method: its parameters without `self`, those that need not be given with what they are then."""
+    shown_star = False
+    for one in list(inspect.signature(method).parameters.values())[1:]:
+        if one.kind is inspect.Parameter.KEYWORD_ONLY and not shown_star:
+            shown_star = True
+            yield "*"
+        star = "**" if one.kind is inspect.Parameter.VAR_KEYWORD else ""
+        yield f"{star}{one.name}" + ("" if one.default is inspect.Parameter.empty else f"={one.default!r}")
 
 
 def _fields(owner: type) -> Iterator[tuple[str, str, str]]:

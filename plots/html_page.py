@@ -6,6 +6,7 @@ The page fetches nothing. The same contents give the same bytes.
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -117,7 +118,7 @@ def render(page: Page) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"cell": shown_cell, "quantity": _sorts_as, "breakable": breakable}
+    environment.filters |= {"quantity": _sorts_as, "breakable": breakable}
     environment.tests |= {
         "table": lambda part: isinstance(part, Table),
         "picture": lambda part: isinstance(part, Picture),
@@ -125,7 +126,7 @@ def render(page: Page) -> str:
         "number": is_number,
     }
     environment.globals["svg"] = lambda picture: svg(picture.figure)
-    environment.globals["numeric_columns"] = numeric_columns
+    environment.globals |= {"numeric_columns": numeric_columns, "decimals": decimals, "cell": shown_cell}
     template = environment.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8"))
     return template.render(page=page) + "\n"
 
@@ -165,6 +166,23 @@ def numeric_columns(table: Table) -> list[bool]:
     ]
 
 
+def decimals(table: Table) -> list[int | None]:
+    """Digits behind the point that numbers of each column have: three as in a terminal, none where they are large or whole.
+    None for a column that holds other things, too, or numbers that are too small for it.
+    """
+    if not any(table.columns):
+        return [None] * len(table.columns)
+    return [_decimals([row[at] for row in table.rows]) for at in range(len(table.columns))]
+
+
+def _decimals(column: Sequence[Any]) -> int | None:
+    there = [value for value in column if value is not None and value == value]
+    sizes = [abs(value) for value in there if value and isinstance(value, float)]
+    if not all(map(is_number, there)) or any(size < 0.001 or math.isinf(size) for size in sizes):
+        return None
+    return 0 if sizes and (max(sizes) >= 1e6 or all(size.is_integer() for size in sizes)) else 3
+
+
 def _sorts_as(value: Any) -> float | int | str | None:
     """The number that a cell begins with, '' for a cell without a value, None for other text."""
     if value is None or value == "" or value != value:
@@ -187,13 +205,15 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def shown_cell(value: Any) -> str:
-    """A cell as HTML: an address is a link with a short name."""
+def shown_cell(value: Any, digits: int | None = None) -> str:
+    """A cell as HTML: an address is a link with a short name, a number has `digits` behind its point if that is given."""
     from markupsafe import Markup, escape
 
     if isinstance(value, str) and value.startswith(("https://", "http://")):
         named = shortened(value.partition("://")[2], 40)
         return Markup(f'<a href="{escape(value)}">{escape(named)}</a>')
+    if isinstance(value, float) and digits is not None and math.isfinite(value):
+        return f"{value:,.{digits}f}"
     return breakable(cell(value))
 
 

@@ -24,11 +24,14 @@ HIGH, LOW = 0.74, 0.4
 """Heights of bars, of 1 a row: tiles of L2 are lower, so that they differ from those of L1 without their colour, too."""
 
 
-def lanes_figure(data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", setting: str = "") -> Figure:
+def lanes_figure(
+    data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", setting: str = "", doing: str = ""
+) -> Figure:
     """When each lane computes, a bar a task in the colour of its phase, one panel a policy, on one time axis.
 
     `data`: columns policy, makespan_us, row (a lane, from 0), phase, start_us, end_us, and role where rows are to be named
-    by it. What is white is waiting. `setting` says what was simulated.
+    by it. What is white is waiting. `setting` says what was simulated. With `doing`, what lanes do while there are
+    bars ('computing'), titles say for how much of the time they do.
     """
     policies, phases = list(dict.fromkeys(data["policy"])), sorted(data["phase"].astype(str).unique())
     colour = _colours(phases)
@@ -46,7 +49,8 @@ def lanes_figure(data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", s
                 )  # fmt: skip
             end = float(mine["makespan_us"].iloc[0])
             axes.axvline(end, color=INK, linewidth=1.0, linestyle=DASHES)
-            axes.set_title(f"{policy}: {end:.0f} µs" if policy else f"{end:.0f} µs")
+            title = f"{policy}: {end:.0f} µs" if policy else f"{end:.0f} µs"
+            axes.set_title(f"{title}, {doing} {_covered_pct(mine):.0f} % of it" if doing else title)
             named_rows = mine.drop_duplicates("row").set_index("row")["role"] if "role" in mine else {}
             axes.set_yticks(np.arange(rows), [shortened(str(named_rows.get(row, "")), 24) for row in range(rows)])
             axes.tick_params(axis="y", length=0)
@@ -60,6 +64,12 @@ def lanes_figure(data: pd.DataFrame, ylabel: str = "some SM pairs of one GPU", s
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3 if named else 5))
         say_setting(figure, setting)
     return figure
+
+
+def _covered_pct(mine: pd.DataFrame) -> float:
+    """The share of the time to the end of a policy that its lanes have bars, percent."""
+    whole = float(mine["makespan_us"].iloc[0]) * mine["row"].nunique()
+    return 100 * float((mine["end_us"] - mine["start_us"]).sum()) / whole
 
 
 def _colours(phases: list[str]) -> dict[str, str]:

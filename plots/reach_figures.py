@@ -22,14 +22,13 @@ BAND_PCT = 20
 
 
 def pair_rates_figure(data: pd.DataFrame) -> Figure:
-    """Even share of each pair of GPUs while all store to all, one heat map a machine, all in the same colours.
+    """Even share of each pair of GPUs while all store to all, one heat map a machine, each with a scale of its own.
 
     `data`: columns machine, source, destination, gbs.
     """
     machines = list(dict.fromkeys(data["machine"]))
     across = 2 if len(machines) > 1 else 1
     down = -(-len(machines) // across)
-    fastest = float(data["gbs"].max())
     with house_style():
         figure = Figure(figsize=(5.0, 0.55 + 2.05 * down))
         panels = figure.subplots(down, across, squeeze=False).ravel()
@@ -40,7 +39,8 @@ def pair_rates_figure(data: pd.DataFrame) -> Figure:
             count = int(mine["source"].max()) + 1
             grid = np.full((count, count), np.nan)
             grid[mine["source"], mine["destination"]] = mine["gbs"]
-            image = axes.imshow(grid, cmap=colormaps["cividis"], vmin=0, vmax=fastest)
+            image = axes.imshow(grid, cmap=colormaps["cividis"], vmin=0, vmax=float(np.nanmax(grid)))
+            figure.colorbar(image, ax=axes, aspect=25, pad=0.04).ax.tick_params(labelsize="small")
             low, high = f"{np.nanmin(grid):.3g}", f"{np.nanmax(grid):.3g}"
             axes.set_title(f"{machine}: {high if low == high else f'{low} to {high}'}", fontsize="small")
             ticks = range(0, count, 1 if count <= 8 else 4)
@@ -49,7 +49,6 @@ def pair_rates_figure(data: pd.DataFrame) -> Figure:
             axes.tick_params(length=0)
             axes.grid(visible=False)
             axes.spines[:].set_visible(False)
-        figure.colorbar(image, ax=list(panels), label="GB/s", aspect=40, pad=0.05)
         figure.supxlabel("to GPU", fontsize="medium")
         figure.supylabel("from GPU", fontsize="medium")
         figure.suptitle("Even share of each pair, all GPUs storing to all, GB/s", fontsize="medium", fontweight="bold")

@@ -15,38 +15,46 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BUSY = "#333333"
+NOT_RUNNING = "not running"
 
 
 def roles_table(roles: Mapping[str, Any]) -> pd.DataFrame:
-    """The `roles` of a run's metrics as a table, one row a role: role, lanes, busy us, stall us, wait us: CAUSE."""
+    """The `roles` of a run's metrics as a table: role, lanes, then us: busy, stall, wait: CAUSE, not running.
+
+    One row a role, whose times add up to the makespan.
+    """
     import pandas as pd
 
-    return pd.DataFrame([
-        {"role": role, "lanes": found["lanes"], "busy us": found["busy_mean_us"], "stall us": found["stall_mean_us"],
-         **{f"wait us: {cause}": time for cause, time in found["wait_mean_us"].items()}}
+    table = pd.DataFrame([
+        {"role": role, "lanes": found["lanes"], "busy": found["busy_mean_us"], "stall": found["stall_mean_us"],
+         **{f"wait: {cause}": time for cause, time in found["wait_mean_us"].items()}}
         for role, found in roles.items()
     ])  # fmt: skip
+    there = [found.get("not_running_mean_us") for found in roles.values()]
+    return table if None in there else table.assign(**{NOT_RUNNING: there})
 
 
 def roles_figure(data: pd.DataFrame, makespan_us: float, setting: str = "") -> Figure:
-    """Busy, stalled and waiting time of a lane, a bar a role; what is missing of the makespan it is not there.
+    """Busy, stalled and waiting time of a lane, a bar a role, and when it is not running: before it starts, after it ends.
 
     `data`: see `roles_table`. `setting` says what was simulated.
     """
-    waits = [str(name) for name in data if str(name).startswith("wait us: ")]
+    waits = [str(name) for name in data if str(name).startswith("wait: ")]
     with house_style():
         figure = Figure(figsize=(5.0, 1.35 + 0.32 * max(1, len(data))))
         axes = figure.add_subplot(xlabel="time, µs, the mean of a role's lanes", title="What lanes do")
         left = np.zeros(len(data))
-        parts = [("busy us", "busy", BUSY), ("stall us", "stall", CAUSE_COLOURS["stall"])]
+        parts = [("busy", BUSY), ("stall", CAUSE_COLOURS["stall"])]
         colours = CAUSE_COLOURS | OTHER_COLOURS
-        parts += [(name, f"wait: {name[9:]}", colours.get(name[9:], MUTED)) for name in waits]
-        for name, label, colour in parts:
+        parts += [(name, colours.get(name.removeprefix("wait: "), MUTED)) for name in waits]
+        parts += [(NOT_RUNNING, "white")]
+        for name, colour in parts:
             time = data[name].fillna(0.0).to_numpy(dtype=float) if name in data else np.zeros(len(data))
             if time.any():
                 axes.barh(
-                    range(len(data)), time, left=left, color=colour, label=label, height=0.7,
-                    hatch=HATCHES.get(label.removeprefix("wait: ")), edgecolor="white", linewidth=0,
+                    range(len(data)), time, left=left, color=colour, label=name, height=0.7,
+                    hatch=HATCHES.get(name.removeprefix("wait: ")), linewidth=0 if name != NOT_RUNNING else 0.8,
+                    edgecolor="white" if name != NOT_RUNNING else MUTED,
                 )  # fmt: skip
                 left = left + time
         axes.set_yticks(range(len(data)), list(data["role"]))

@@ -25,6 +25,10 @@ STORING_ROLES = ("epilogue", "store")
 """Where there are Tensor Cores, other roles are left out: they wait for their turn nearly all of the time."""
 SETTINGS = {"lead_rows": "row lead D"}
 """Settings that have a name in the field."""
+FULL_PCT = 90
+"""From this use of the egress on it counts as full."""
+BY_DESIGN = "slot"
+"""What lanes that store wait for between any two tiles: it says nothing, and would hide the rest."""
 FAR_APART = 20
 """From this ratio of the largest to the smallest value of a setting its axis is logarithmic."""
 
@@ -51,7 +55,7 @@ def timeline_figure(data: pd.DataFrame, setting: str = "") -> Figure:
                 mine["time_us"], mine["egress_pct"], where="post", color=ORANGE, linewidth=1.0, label="egress in use"
             )
             axes.axvline(end, color=INK, linewidth=1.0, linestyle=DASHES, label="end")
-            axes.set_title(f"{policy}: {end:.0f} µs")
+            axes.set_title(f"{policy}: {end:.0f} µs, egress full {_full_pct(mine):.0f} % of the time")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         panels[-1].set(
             xlim=(0, data["makespan_us"].max() * 1.01), ylim=(0, 112), yticks=(0, 50, 100), xlabel="time, µs"
@@ -61,18 +65,27 @@ def timeline_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     return figure
 
 
+def _full_pct(mine: pd.DataFrame) -> float:
+    """For how much of its time a policy has an egress of which `FULL_PCT` or more is in use, percent."""
+    during = mine.loc[mine["time_us"] < mine["makespan_us"], "egress_pct"]
+    return 100 * float((during >= FULL_PCT).mean())
+
+
 def breakdown_figure(data: pd.DataFrame, setting: str = "") -> Figure:
     """Stall, then waits by cause, of the lanes that compute on Tensor Cores or store: means, a panel a role, a bar a policy.
 
-    All panels have one axis of time, so that bars of different roles can be compared; the sum stands behind each bar. Where
-    there are no Tensor Cores, every role has a panel. `setting` says what was simulated.
+    All panels have one axis of time, so that bars of different roles can be compared; the sum stands behind each bar. Lanes
+    that store are drawn without their waits for a slot. Where there are no Tensor Cores, every role has a panel, with all of
+    its waits. `setting` says what was simulated.
     `data`: columns policy, role, what (busy, stall, wait, idle), cause, mean_us; see `breakdown` in sim/activity.py. With a
     column makespan_us that stands beside each policy.
     """
     if "makespan_us" in data:
         data = data.assign(policy=[_ended(*end) for end in zip(data["policy"], data["makespan_us"], strict=True)])
-    if data["role"].isin(TENSOR_ROLES).any():
+    beside = bool(data["role"].isin(TENSOR_ROLES).any())
+    if beside:
         data = data[data["role"].isin((*TENSOR_ROLES, *STORING_ROLES))]
+        data = data[~(data["role"].isin(STORING_ROLES) & (data["cause"] == BY_DESIGN))]
     still = data[data["what"].isin(("stall", "wait"))]
     still = still.assign(name=still["cause"].where(still["what"] == "wait", "stall"))
     bars = {str(role): list(dict.fromkeys(mine["policy"])) for role, mine in data.groupby("role", sort=False)}
@@ -83,7 +96,14 @@ def breakdown_figure(data: pd.DataFrame, setting: str = "") -> Figure:
         longest = 0.0
         for axes, (role, policies) in zip(panels, bars.items(), strict=False):
             longest = max(longest, _still_bars(axes, still[still["role"] == role], policies))
-            axes.set_title(f"Tensor Core lanes ({role})" if role in TENSOR_ROLES else f"{role} lanes")
+            mine = still[still["role"] == role]
+            if role in TENSOR_ROLES:
+                axes.set_title(f"{role} lanes wait {_between(mine, policies)}\n(they drive the Tensor Cores)")
+            elif beside:
+                stalls = _between(mine[mine["what"] == "stall"], policies)
+                axes.set_title(f"{role} lanes stall {stalls}\n(without their waits for a {BY_DESIGN})")
+            else:
+                axes.set_title(f"{role} lanes")
         panels[-1].set(xlim=(0, 1.15 * longest or 1.0), xlabel="stall and waits, µs a lane")
         drawn = [_label(name) for name in CAUSE_COLOURS | OTHER_COLOURS]
         parts = {
@@ -94,6 +114,13 @@ def breakdown_figure(data: pd.DataFrame, setting: str = "") -> Figure:
             figure.legend([parts[label] for label in known], known, loc="outside lower center", ncols=3)
         say_setting(figure, setting)
     return figure
+
+
+def _between(mine: pd.DataFrame, policies: list[str]) -> str:
+    """The least and the most that lanes of a role stand still: '0.4 to 27.1 µs'."""
+    sums = mine.groupby("policy")["mean_us"].sum().reindex(policies, fill_value=0.0)
+    low, high = f"{sums.min():.1f}", f"{sums.max():.1f}"
+    return f"{high} µs" if low == high else f"{low} to {high} µs"
 
 
 def _still_bars(axes: Axes, still: pd.DataFrame, policies: list[str]) -> float:
@@ -129,34 +156,54 @@ def _label(cause: str) -> str:
 def waterfall_figure(data: pd.DataFrame, setting: str = "", whole: str = "makespan") -> Figure:
     """The time of a run as bars that begin where the one before ends, the removable ones first.
 
-    `data`: columns cause, us, removed_by (None for what is left), in order. `setting` says what was simulated, `whole` what
-    the bars add up to.
+    `data`: columns cause, us, removed_by (None for what is left), in order; alone_us, what removing only that limit saves,
+    is a hollow mark as far from where its bar begins; and name. `setting` says what was simulated, `whole` what the bars add
+    up to.
     """
     with house_style():
         figure = Figure(figsize=(5.4, 1.3 + 0.32 * (len(data) + 1)))
         total = float(data["us"].sum())
-        axes = figure.add_subplot(xlabel="time, µs", title=f"Where {total:.0f} µs go")
+        axes = figure.add_subplot(xlabel="time, µs", title=f"Where {total:.0f} µs go{_most_alone_told(data)}")
         end = np.cumsum(data["us"].to_numpy(dtype=float))
         for row, (us, until, removed) in enumerate(zip(data["us"], end, data["removed_by"], strict=True)):
             colour = BLUE if not isinstance(removed, str) else ORANGE if us >= 0 else "none"
             axes.barh(row, us, left=until - us, color=colour, edgecolor=ORANGE if us < 0 else colour, height=0.7)
             axes.annotate(
-                f"{us:.1f}", (max(until, until - us), row), xytext=(4, 0), textcoords="offset points", va="center",
+                f"{us:.1f}", (max(until, until - us), row), xytext=(8, 0), textcoords="offset points", va="center",
                 fontsize="small",
             )  # fmt: skip
             axes.plot([until, until], [row + 0.35, row + 0.65], color=MUTED, linewidth=0.8)
+        alone = data["alone_us"].to_numpy(dtype=float) if "alone_us" in data else np.full(len(data), np.nan)
+        reach = end - data["us"].to_numpy(dtype=float) + alone
+        axes.plot(
+            reach, range(len(data)), "D", markerfacecolor="none", color=INK, markersize=5, linestyle="", zorder=3,
+            label="saved if removed alone" if np.isfinite(alone).any() else None,
+        )  # fmt: skip
         axes.barh(len(data), total, color=MUTED, height=0.7)
         axes.set_yticks(range(len(data) + 1), [*data["cause"], whole])
-        axes.set_xlim(min(0.0, float(end.min())), 1.12 * max(total, float(end.max())))
+        ends = [total, *end, *reach[np.isfinite(reach)]]
+        axes.set_xlim(min(0.0, *ends), 1.12 * max(ends))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.barh(0, 0, color=ORANGE, label="can be removed")
-        axes.barh(0, 0, color=BLUE, label="what is left")
+        axes.barh(0, 0, color=BLUE, label="left, on the busiest lane")
         if (data["us"] < 0).any():
             axes.barh(0, 0, color="none", edgecolor=ORANGE, label="slower without it")
-        figure.legend(loc="outside lower center", ncols=3)
+        figure.legend(loc="outside lower center", ncols=2)
         say_setting(figure, setting)
     return figure
+
+
+def _most_alone_told(data: pd.DataFrame) -> str:
+    """Which limit saves most if it is all that is removed; nothing where none saves 1 %."""
+    if "alone_us" not in data:
+        return ""
+    limits = data[data["name"] != "sending"] if "name" in data else data
+    alone = limits["alone_us"].astype(float)
+    if not alone.max() >= 0.01 * float(data["us"].sum()):
+        return ""
+    most = limits.loc[[alone.idxmax()]].iloc[0]
+    return f":\n{most['cause']} alone takes {most['alone_us']:.0f} of them"
 
 
 def tune_figure(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MOST_AXES = 3
 MOST_PANELS = 12
-FIXED = "; in Python, plot(at={column: value}) fixes the others"
 MOST_TICKS = 8
 MOST_WRITTEN = 120
 """In a larger heat map the numbers do not fit into its cells."""
@@ -65,32 +64,34 @@ def study_figure(
     title: str,
     together: Mapping[str, Sequence[str]] | None = None,
     setting: str = "",
+    deviation: str | None = None,
 ) -> Figure:
     """`data`: a row a point, with a column for each of `axes` (one to three), the `metric`, and the columns in `together`:
-    those that move with an axis and are named beside it. `setting` says what is the same for all points.
+    those that move with an axis and are named beside it. `setting` says what is the same for all points. The column
+    `deviation` makes error bars over one axis.
 
     Two axes are the rows and columns of a heat map, the longer one across; of three, the shortest is one panel a value.
     Raises `InputError` for more axes or panels than can be drawn.
     """
     known = [_axis(data, (axis, *(together or {}).get(axis, ()))) for axis in axes]
-    check_axes({axis.column: len(axis.values) for axis in known})
+    _check_axes({axis.column: len(axis.values) for axis in known})
     with house_style():
         if len(axes) == 1:
-            return _lines(data, known[0], metric, title, setting)
+            return _lines(data, known[0], metric, title, setting, deviation)
         by_length = sorted(known, key=lambda axis: len(axis.values), reverse=True)
         return _heat_maps(data, by_length, metric, title, setting)
 
 
-def check_axes(values: Mapping[str, int]) -> None:
+def _check_axes(values: Mapping[str, int]) -> None:
     """Raises `InputError` if axes with so many values each are more than a figure shows."""
     if not 1 <= len(values) <= MOST_AXES:
         raise InputError(
-            "cannot be drawn together", field="axes", value=", ".join(values), allowed=f"one to three{FIXED}"
+            "cannot be drawn together", field="axes", value=", ".join(values), allowed=f"one to {MOST_AXES}"
         )
     shortest = min(values, key=lambda axis: values[axis])
     if len(values) == MOST_AXES and values[shortest] > MOST_PANELS:
         raise InputError(
-            f"would be {values[shortest]} panels", field="axes", value=shortest, allowed=f"at most {MOST_PANELS}{FIXED}"
+            f"would be {values[shortest]} panels", field="axes", value=shortest, allowed=f"at most {MOST_PANELS}"
         )
 
 
@@ -150,18 +151,18 @@ def _pair(text: str) -> dict[str, str]:
     return {key: value}
 
 
-def _lines(data: pd.DataFrame, axis: _Axis, metric: str, title: str, setting: str) -> Figure:
+def _lines(data: pd.DataFrame, axis: _Axis, metric: str, title: str, setting: str, deviation: str | None) -> Figure:
     figure = Figure()
     plot = figure.add_subplot(xlabel=axis.label, ylabel=label(metric), title=_wrapped(title, WIDEST_OF_LINE))
     if data[axis.column].dtype.kind in "iuf":
         ordered = data.sort_values(axis.column)
-        plot.plot(ordered[axis.column], ordered[metric], "o-", color=BLUE)
+        plot.errorbar(ordered[axis.column], ordered[metric], deviation and ordered[deviation], fmt="o-", color=BLUE)
         if axis.label != label(axis.column):  # a plain number of the first column would not say it all
             marked = axis.values[:: -(-len(axis.values) // MOST_TICKS)]
             plot.set_xticks(marked, [axis.texts[value] for value in marked], rotation=30, ha="right")
     else:
         names = [axis.texts[value] for value in data[axis.column]]
-        plot.bar(names, data[metric], color=BLUE)
+        plot.bar(names, data[metric], yerr=deviation and data[deviation], color=BLUE)
         if len(names) * _widest(names) > MOST_LETTERS:
             plot.set_xticks(range(len(names)), names, rotation=30, ha="right")
     plot.set_ylim(0)

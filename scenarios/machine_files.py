@@ -25,6 +25,7 @@ from ..sim.errors import InputError
 from ..sim.interconnect import A_LINK
 from ..sim.machine import PARTS, Machine
 from . import catalogue
+from .any_file import check_kind
 from .document import Document, literal, read, split_path
 
 File = FilePath | Traversable
@@ -91,6 +92,7 @@ def _document(file: File, above: tuple[str, ...]) -> Document:
     document = read(file)
     if not isinstance(document.data, dict):
         raise document.place(()).error("must be a mapping", (), allowed="the keys of a machine")
+    check_kind(document, "machine")
     if "name" not in document.data:
         document = document.put(("name",), literal(FilePath(file.name).stem, document.place(())))
     above = (*above, str(file))
@@ -159,9 +161,10 @@ def _change(path: str, change: Document) -> Document:
             "is one link of a list, which changes as a whole", keys, allowed=f"interconnect.links, {A_LINK}"
         )
     if keys[0] not in PARTS or len(keys) > 2:
+        prefix = IN_SCENARIO if f" {IN_SCENARIO}" in (place.option or "") else ""
         known = [f"{part}.{name}" for part in PARTS for name in Machine.model_fields[part].annotation.model_fields]  # type: ignore[union-attr]
         raise place.error(
-            f"is no number of a machine{closest(path, known)}",
+            f"is no number of a machine{closest(path, [f'{prefix}{name}' for name in known])}",
             keys,
             allowed=f"{', '.join(PARTS)}, or one of their numbers",
         )

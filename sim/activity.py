@@ -35,6 +35,18 @@ def tensor_lanes(trace: Trace) -> NDArray[np.bool_]:
     return np.isin(trace.program.lanes["role"], roles)
 
 
+def lanes_of_role(program: p.Program, number: int) -> NDArray[np.bool_]:
+    """Which lanes are counted for the role `number`. bool [n_lanes].
+
+    All that have it; where one rank stands for all, those of the rank, or of its mirror for a role that only that has.
+    """
+    mine = program.lanes["role"] == number
+    if program.meta.get("ranks") != "symmetric":
+        return np.asarray(mine)
+    own = mine & (program.lanes["gpu"] == 0)
+    return np.asarray(own if own.any() else mine)
+
+
 def compute_by_lane(trace: Trace) -> Ints:
     """Time of all COMPUTE ops that each lane ran, ps. int64 [n_lanes]."""
     return _by_lane(trace, trace.program.ops["kind"] == p.COMPUTE)
@@ -103,6 +115,14 @@ def tensor_core_use_pct(trace: Trace) -> float | None:
     return float(100 * compute_by_lane(trace)[lanes].mean() / max(1, trace.makespan_ps))
 
 
+def main_loops_pct(trace: Trace) -> float | None:
+    """The same of their main loops alone: `math` lanes compute their epilogues, too."""
+    lanes = tensor_lanes(trace)
+    if not lanes.any():
+        return None
+    return float(100 * main_loops_by_lane(trace)[lanes].mean() / max(1, trace.makespan_ps))
+
+
 def timeline(trace: Trace, bins: int = 200, until_us: float | None = None) -> pd.DataFrame:
     """Use of Tensor Cores and egress in `bins` equal parts of the time to `until_us` (default: the makespan).
 
@@ -162,11 +182,12 @@ def _egress_share(trace: Trace, edges: Floats) -> Floats:
         return np.zeros(len(edges) - 1)
     _, once = np.unique(moved["parcel"], return_index=True)  # the copies of a multicast leave once
     moved = moved[once]
+    moved = moved[trace.first_ports(moved) < fabric.n_gpus]  # what a network interface reads from memory has no egress
     scattered = _is_scatter(trace, moved["op"], moved["source"])
     port = trace.first_ports(moved)
     service = moved["bytes"] * 1e9 / fabric.rates_kbs[port, np.where(scattered, SCATTER, PLAIN)]
     served, _ = np.histogram(moved["drained_ps"], edges, weights=service)
-    return np.asarray(served / np.diff(edges) / len(np.unique(port)))
+    return np.asarray(served / np.diff(edges) / max(1, len(np.unique(port))))
 
 
 def _is_scatter(trace: Trace, op: Ints, source: Ints) -> NDArray[np.bool_]:
@@ -189,7 +210,7 @@ def breakdown(trace: Trace) -> list[dict[str, Any]]:
     """
     totals, program, rows = trace.outcome.lanes, trace.program, []
     for number, role in enumerate(program.roles):
-        mine = program.lanes["role"] == number
+        mine = lanes_of_role(program, number)
         if not mine.any():
             continue
         lanes, kept = totals[mine], int(mine.sum())

@@ -54,10 +54,29 @@ def refusal(reason: str, *, key: Path = (), allowed: str | None = None) -> Pydan
     return PydanticCustomError("refused", "{reason}", {"reason": reason, "key": key, "allowed": allowed})
 
 
+SYMBOLS = {"Q": ("capacity_sm", "capacity_gpu"), "R": ("drain_rate",), "T_iss0": ("t0", "issue_rate")}
+"""The numbers of the X-Stage by the keys that set them."""
+
+
 def closest(name: object, known: Iterable[str]) -> str:
-    """'; did you mean X?' for the known name that is most like `name`, or nothing."""
-    matches = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    """'; did you mean X?' for the known name that `name` was meant to be, or that is most like it, or nothing."""
+    names = list(known)
+    found = meant(str(name), names) or difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def meant(name: str, known: Sequence[str]) -> list[str]:
+    """The known names, or dotted paths, that `name` surely is another word for; none where one would have to guess.
+
+    That is the last part of a path ('sms' for 'compute.sms'), that with a unit or the like behind it ('gap_us' for 'gap'),
+    or a symbol of `SYMBOLS`.
+    """
+    last, ends = name.rpartition(".")[2], {path: path.rpartition(".")[2] for path in known}
+    if same := [path for path, end in ends.items() if end == last]:
+        return [max(same, key=lambda path: difflib.SequenceMatcher(None, name, path).ratio())]
+    if begun := [path for path, end in ends.items() if last.startswith(f"{end}_")]:
+        return [max(begun, key=lambda path: len(ends[path]))]
+    return [path for path, end in ends.items() if end in SYMBOLS.get(last, ())]
 
 
 class Checked(BaseModel):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import program as p
+from .activity import lanes_of_role
 from .kept_bytes import kept_bytes
 from .program_index import expand, op_repeats
 from .units import PS_PER_US
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 
-OF_SCHEDULE = ("m_block_fill",)
+OF_SCHEDULE = ("m_block_fill", "routed")
 """What a schedule says of itself, and its runs are seldom understood without."""
 
 
@@ -23,9 +24,11 @@ def summarise(trace: Trace) -> dict[str, Any]:
     """A plain dictionary, ready for JSON. Times are microseconds and sizes bytes.
 
     `stall_total_us` and `bytes_stored` add up all lanes; `bytes_stored_to_others` is what left the GPU that stored it.
-    `roles` gives means over the lanes of a role, `spans` the median and the 95th percentile, over the tasks of a phase, of
-    the time from a task's first op to its last. `m_block_fill` is there for MegaMoE: rows of an m-block, and the mean of
-    those that hold a token.
+    `roles` gives means over the lanes of a role (where one rank stands for all, over that rank's), which add up to the
+    makespan with `not_running_mean_us`, the time before a lane starts and after it ends. `spans` gives the median and the
+    95th percentile, over the tasks of a phase, of the time from a task's first op to its last. `m_block_fill` is there for
+    MegaMoE: rows of an m-block, and the mean of those that hold a token. So is `routed`: rows of the busiest expert and of
+    the busiest rank over their means, as they were drawn and placed.
     """
     outcome, program = trace.outcome, trace.program
     stored = total(outcome.lanes["stored_bytes"])
@@ -54,16 +57,18 @@ def total(values: Any) -> int:
 
 
 def _roles(trace: Trace) -> dict[str, Any]:
-    totals, role_of = trace.outcome.lanes, trace.program.lanes["role"]
     roles = {}
     for number, role in enumerate(trace.program.roles):
-        mine = totals[role_of == number]
+        counted = lanes_of_role(trace.program, number)
+        mine = trace.outcome.lanes[counted]
+        there_ps = mine["end_ps"] - trace.program.lanes["start_ps"][counted]
         waits = mine["wait_ps"].mean(axis=0) / PS_PER_US
         roles[role] = {
             "lanes": len(mine),
             "busy_mean_us": float(mine["busy_ps"].mean() / PS_PER_US),
             "stall_mean_us": float(mine["stall_ps"].mean() / PS_PER_US),
             "wait_mean_us": {cause: float(wait) for cause, wait in zip(p.CAUSES, waits, strict=True) if wait > 0},
+            "not_running_mean_us": float((trace.makespan_ps - there_ps).mean() / PS_PER_US),
         }
     return roles
 

@@ -1,13 +1,15 @@
 """The `xstage` command. Each subcommand calls one function of the Python interface and prints its answer.
 
 With `--json` standard output is one JSON object and nothing else, also for an error. Exit codes: 0 done, 2 bad input,
-1 failure, 143 ended by SIGTERM. Modules are imported when a command needs them, so that `--help` is quick.
+1 failure; 130, 141 and 143 ended by SIGINT (Ctrl-C), a closed pipe and SIGTERM. Modules are imported when a command needs
+them, so that `--help` is quick.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -40,7 +42,10 @@ CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ i
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """A disk that is full or broken: no fault of the program, so that where it was says nothing."""
 
-_INTERRUPTED = 130  # what newer versions of typer make of Ctrl-C
+_INTERRUPTED = 128 + signal.SIGINT
+"""What newer versions of typer make of Ctrl-C, and what a shell says of a process that it ended."""
+_UNREAD = 128 + signal.SIGPIPE
+"""The same of a process whose output nobody reads any more."""
 
 app = typer.Typer(
     name="xstage",
@@ -69,18 +74,19 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code: 130 after Ctrl-C, 141 if the reader of the output has left."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _run(words, "--json" in words)
         with to_standard_output():
             return code
     except BrokenPipeError:  # the reader of our output has left, as `head` does
-        pass
+        code = _UNREAD
     except OutputLostError as error:
         print(f"xstage: {error}", file=sys.stderr)
+        code = 1
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again when it ends
-    return 1
+    return code
 
 
 def _run(words: list[str], as_json: bool) -> int:
@@ -89,6 +95,10 @@ def _run(words: list[str], as_json: bool) -> int:
         with invoked(words):
             code = app(words, prog_name="xstage", standalone_mode=False)
     except (BrokenPipeError, OutputLostError):
+        raise
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # of which typer makes exit code 1
+            raise ended.__context__ from None
         raise
     except (typer.Abort, KeyboardInterrupt) as stopped:
         if isinstance(stopped.__cause__, EOFError):  # typer takes the end of any file for that of what a person types
@@ -105,7 +115,7 @@ def _run(words: list[str], as_json: bool) -> int:
             raise stop from None
         code = _INTERRUPTED
     if code == _INTERRUPTED:
-        return _failed({"type": "Interrupted", "message": "interrupted"}, as_json, 1)
+        return _failed({"type": "Interrupted", "message": "interrupted"}, as_json, _INTERRUPTED)
     return int(code or 0)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import io
 import os
 import signal
 import sys
 
-_TERMINATED = 128 + signal.SIGTERM  # what a shell says of a process that SIGTERM ended
+_INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # what a shell says of a process so ended
 
 
 class Terminated(BaseException):
@@ -15,20 +17,33 @@ class Terminated(BaseException):
 
 
 def main() -> int:
-    """Run the command line and return its exit code; 1 if Ctrl-C ends it on its way, 143 if SIGTERM does.
+    """Run the command line and return its exit code, 143 if SIGTERM ends it on its way. With --json that is told in one JSON
+    object.
 
-    With --json that is told in one JSON object.
+    Ctrl-C is told, too, and then ends the process by SIGINT, so that a loop of a shell ends with it: a shell goes on after a
+    command that has only returned a code.
     """
     signal.signal(signal.SIGTERM, _terminate)
     _prepare_output()
+    code = 0
+    # Registered before anything else is, it is called last, when all that was opened or started has been closed and ended.
+    atexit.register(lambda: _end_by_sigint() if code == _INTERRUPTED else None)
     try:
         from .cli import main as run
 
-        return run()
+        code = run()
     except KeyboardInterrupt:
-        return _told("Interrupted", 1)
+        code = _told("Interrupted", _INTERRUPTED)
     except Terminated:
-        return _told("Terminated", _TERMINATED)
+        code = _told("Terminated", _TERMINATED)
+    return code
+
+
+def _end_by_sigint() -> None:
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
 
 
 def _prepare_output() -> None:

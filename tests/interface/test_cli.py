@@ -80,7 +80,7 @@ def test_run_prints_what_was_simulated_and_numbers_with_units(command):
     code, out, _ = command(*SMALL)
     assert code == 0
     first, second, third = out.splitlines()[:3]
-    assert first.startswith("isolated-burst: ") and first.endswith("?")
+    assert first.startswith("isolated-burst, as written: ") and first.endswith("?")
     assert second == "changed: workload.producers = 8"
     assert third == "burst_train, on 2 GPUs of hgx-b200, simpy engine"
     assert " us" in out and "producer" in out
@@ -96,7 +96,7 @@ def test_run_explains_what_each_part_became(command, answer):
         "8 store",
     ):
         assert part in out
-    _, found = answer(*SMALL, "--explain", "--set", "machine.interconnect.drain_rate=358 GB/s")
+    _, found = answer(*SMALL, "--parts", "--set", "machine.interconnect.drain_rate=358 GB/s")
     explained = found["explain"]
     assert explained["fabric"]["ports"][0] == {
         "ports": "2 egress", "store_gbs": 358.0, "scatter_gbs": 358.0, "reduce_gbs": 358.0,
@@ -169,7 +169,7 @@ def test_what_scenarios_show_prints_runs_as_a_file(command, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(command("scenarios", "show", "isolated-burst")[1], encoding="utf-8")
     code, out, _ = command("run", str(file), *SMALL[2:])
-    assert code == 0 and out.startswith("mine: ")
+    assert code == 0 and out.startswith("mine, as written: ")
 
 
 def test_the_schema_is_json_with_and_without_the_flag(command):
@@ -284,7 +284,7 @@ def test_ctrl_c_inside_a_serializer_is_an_interrupt_too(monkeypatch, capsys):
         raise ValueError("Error calling function") from KeyboardInterrupt()
 
     monkeypatch.setattr("xstage.cli.app", wrapped)
-    assert main(["doctor", "--json"]) == 1
+    assert main(["doctor", "--json"]) == 130
     assert json.loads(capsys.readouterr().out)["error"]["type"] == "Interrupted"
 
 

@@ -2,12 +2,17 @@
 
 import json
 import os
+import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
+
+XSTAGE = [sys.executable, "-m", "xstage"]
+EXPLAIN = ["explain", "isolated-burst", "--set", "workload.producers=1"]
 
 CODE = """
 import sys
@@ -27,11 +32,54 @@ sys.exit(main())
 @pytest.mark.parametrize("words", [("run", "isolated-burst", "--json"), ("run", "isolated-burst")])
 def test_an_interrupt_while_it_is_imported_is_told_as_any_other(words):
     done = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True)
-    assert done.returncode == 1
+    assert done.returncode == -signal.SIGINT
     if "--json" in words:
         assert json.loads(done.stdout) == {"error": {"type": "Interrupted", "message": "interrupted"}}
     else:
         assert (done.stdout, done.stderr) == ("", "xstage: interrupted\n")
+
+
+INTERRUPTED = """
+import atexit, signal, sys
+from xstage.entry import main
+import xstage.answers.diagnosis as diagnosis
+
+def doctor():
+    atexit.register(print, "closed")
+    print("started", flush=True)
+    signal.pause()
+
+diagnosis.doctor = doctor
+sys.argv = ["xstage", "doctor"]
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_ctrl_c_ends_a_loop_of_a_shell_once_all_is_closed(tmp_path):
+    """As a terminal sends it, to the shell and to the command: bash goes on after one that has only returned a code."""
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
+    line = f"for i in 1 2; do {shlex.join([sys.executable, 'interrupted.py'])}; done"
+    with subprocess.Popen(["bash", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+                          start_new_session=True) as loop:  # fmt: skip
+        assert loop.stdout.readline() == "started\n"
+        os.killpg(loop.pid, signal.SIGINT)
+        read, _, _ = select.select([loop.stdout], [], [], 60)
+        assert read
+        out = [loop.stdout.readline(), loop.stdout.readline()]
+        if out[1]:  # the loop has gone on
+            os.killpg(loop.pid, signal.SIGKILL)
+        assert out == ["closed\n", ""]
+        assert loop.stderr.read() == "xstage: interrupted\n"
+
+
+@pytest.mark.parametrize("words", [EXPLAIN, [*EXPLAIN, "--json"], ["--version"]])
+def test_output_that_nobody_reads_any_more_ends_quietly_and_tells_a_shell_so(words):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*XSTAGE, *words], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 TERMINATED = """
@@ -61,10 +109,6 @@ def test_sigterm_while_a_file_is_written_leaves_none_and_ends_as_a_shell_expects
         assert json.loads(done.stdout) == {"error": {"type": "Terminated", "message": "terminated"}}
     else:
         assert done.stdout == "" and done.stderr.endswith("xstage: terminated\n")
-
-
-XSTAGE = [sys.executable, "-m", "xstage"]
-EXPLAIN = ["explain", "isolated-burst", "--set", "workload.producers=1"]
 
 
 def shell(words, redirected="", **more):

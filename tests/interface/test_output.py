@@ -1,8 +1,34 @@
-"""How tables for people are laid out."""
+"""How tables for people are laid out, in terminals of any width and where there is none."""
+
+import re
 
 import pytest
 
-from xstage.terminal.output import folded, show, table
+from xstage.terminal.narrow import Bar
+from xstage.terminal.output import folded, parts_html, show, table
+
+ROOFS = table(
+    "what the busiest rank or port of each kind did",
+    ("part", "busiest", "did", "rate", "at least, us", "of the time"),
+    [["L2 cache", "the busiest rank", "4.31 GB", "6272.0 GB/s", "562.437", "81.8 %"]],
+)
+SENTENCE = (
+    "The interval is that of 4 numbers of the machine within their intervals, by compute.mma_efficiency_bf16 alone."
+)
+
+
+@pytest.fixture
+def printed(capsys, monkeypatch):
+    """The lines that a terminal of some width shows, without its codes for bold."""
+
+    def shown(width, *parts):
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("TERM", "xterm")
+        show(*parts)
+        return re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+
+    return shown
 
 
 @pytest.mark.parametrize(
@@ -17,12 +43,12 @@ from xstage.terminal.output import folded, show, table
 )
 def test_columns_of_numbers_and_of_text_that_is_one_and_a_unit_stand_to_the_right(capsys, cells, lines):
     show(table("", ("stall us", "GPU"), list(zip(cells, "ab", strict=True))))
-    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == lines
+    assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_a_table_that_is_too_wide_goes_on_in_one_that_says_so(capsys):
     show(*folded("us, by policy", ("phase", "fused", "serial"), [["l1", "1.000", "2.000"]], width=14))
-    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out.splitlines()
     assert printed == [
         "us, by policy",
         "phase  fused",
@@ -31,3 +57,50 @@ def test_a_table_that_is_too_wide_goes_on_in_one_that_says_so(capsys):
         "phase  serial",
         "l1      2.000",
     ]
+
+
+def test_a_line_is_never_broken_where_there_is_no_terminal_and_has_no_blanks_at_its_end(capsys):
+    show(SENTENCE * 3, ROOFS, table("", ("a", "b"), [("x", "one"), ("y", "")]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == SENTENCE * 3 and len(lines) == 7
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_a_sentence_wraps_between_words_and_a_file_is_shown_as_it_is(printed):
+    assert all(len(line) <= 60 for line in printed(60, SENTENCE))
+    assert " ".join(line.strip() for line in printed(60, SENTENCE)) == SENTENCE
+    file = f"key: {SENTENCE}\nother: 1"
+    assert printed(60, file) == file.splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 70, 80])
+def test_no_number_wraps_in_a_narrow_terminal(printed, width):
+    """Headers wrap first; then columns go below, beside the first one again."""
+    lines = printed(width, ROOFS)
+    assert all(len(line.rstrip()) <= width for line in lines)
+    rows = [line for line in lines if line.startswith("L2 cache")]
+    assert len(rows) == (2 if width == 60 else 1)
+    for cell in ("the busiest rank", "4.31 GB", "6272.0 GB/s", "562.437", "81.8 %"):
+        assert sum(cell in row for row in rows) == 1
+
+
+def test_text_wraps_in_its_column(printed):
+    lines = printed(60, table("", ("policy", "why"), [("fused", SENTENCE)]))
+    assert [line[:7].strip() for line in lines[:2]] == ["policy", "fused"]
+    assert " ".join(line[7:].strip() for line in lines[1:]) == SENTENCE
+
+
+def test_bars_are_as_long_as_their_shares_in_any_terminal(printed, capsys):
+    rows = [(name, Bar(share, 0.6, 40, 0.005)) for name, share in (("a", 0.6), ("b", 0.3), ("c", 0.006), ("d", 0.001))]
+    for width, longest in ((80, 24), (21, 14)):
+        lines = printed(width, table("", ("limit", "bar"), rows))
+        bars = [line.count("█") for line in lines[1:]]
+        assert bars == [longest, longest // 2, 1, 0]
+        assert not any("…" in line for line in lines)
+
+
+def test_a_notebook_shows_rows_whole():
+    wide = table("a title that is wider than its table", ("a", "b"), [("x", "y" * 200), ("z", "")])
+    html = parts_html([wide, SENTENCE])
+    assert "y" * 200 in html and "a title that is wider than its table" in html
+    assert not any(line.endswith(" ") for line in html.replace("</span>", "").splitlines())

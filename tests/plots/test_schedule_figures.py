@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from xstage.plots.save import save
 from xstage.plots.schedule_figures import breakdown_figure, timeline_figure, tune_figure, waterfall_figure
+from xstage.plots.style import house_style
 
 TIMELINE = pd.DataFrame(
     [
@@ -58,18 +59,38 @@ def test_a_figure_made_twice_is_the_same_to_the_byte(name, tmp_path):
         assert first.read_bytes() == second.read_bytes(), first.name
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_is_cut_off(name):
+    figure = FIGURES[name][0]()
+    with house_style():
+        figure.draw_without_rendering()
+        drawn = figure.get_tightbbox()
+    assert drawn.x0 > -0.03 and drawn.x1 < figure.get_size_inches()[0] + 0.03
+
+
 def test_a_timeline_has_a_panel_a_policy_on_one_time_axis():
     first, second = timeline_figure(TIMELINE).axes
-    assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("expert_wave: 100 µs", "interleaved: 90 µs")
+    assert (first.get_title(loc="left"), second.get_title(loc="left")) == (
+        "expert_wave: 100 µs, egress full 0 % of the time",
+        "interleaved: 90 µs, egress full 0 % of the time",
+    )
     assert first.get_xlim() == second.get_xlim()
+
+
+def test_a_timeline_says_for_how_much_of_its_time_the_egress_is_full():
+    """Of the ten steps of 10 us, interleaved ends after nine."""
+    full = TIMELINE.assign(egress_pct=np.where(TIMELINE["time_us"] < 30, 95.0, 50.0))
+    titles = [axes.get_title(loc="left") for axes in timeline_figure(full).axes]
+    assert [title.rpartition("full ")[2] for title in titles] == ["30 % of the time", "33 % of the time"]
 
 
 def test_the_breakdown_draws_every_stall_and_wait_of_lanes_that_compute_or_store():
     figure = breakdown_figure(BREAKDOWN)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "Tensor Core lanes (mma)", "epilogue lanes",
-    ]  # fmt: skip
-    for axes, longest in zip(figure.axes, (12 + 3, 7 + 500), strict=True):
+        "mma lanes wait 15.0 µs\n(they drive the Tensor Cores)",
+        "epilogue lanes stall 7.0 µs\n(without their waits for a slot)",
+    ]
+    for axes, longest in zip(figure.axes, (12 + 3, 7), strict=True):
         assert [label.get_text() for label in axes.get_yticklabels()] == ["expert_wave", "interleaved"]
         assert max(bar.get_x() + bar.get_width() for bar in axes.patches) == longest
     [legend] = figure.legends
@@ -81,9 +102,9 @@ def test_the_breakdown_draws_every_stall_and_wait_of_lanes_that_compute_or_store
 def test_bars_of_all_roles_have_one_scale_and_their_sums_behind_them():
     figure = breakdown_figure(BREAKDOWN)
     lanes, epilogue = figure.axes
-    assert lanes.get_xlim() == epilogue.get_xlim() and lanes.get_xlim()[1] > 7 + 500
+    assert lanes.get_xlim() == epilogue.get_xlim() and lanes.get_xlim()[1] > 15
     sums = [[text.get_text() for text in axes.texts] for axes in (lanes, epilogue)]
-    assert sums == [["15.0", "15.0"], ["507.0", "507.0"]]
+    assert sums == [["15.0", "15.0"], ["7.0", "7.0"]]
     figure.draw_without_rendering()
     ends = [text.get_window_extent().x1 for axes in figure.axes for text in axes.texts]
     assert max(ends) <= lanes.get_window_extent().x1
@@ -105,6 +126,17 @@ def test_the_bars_of_a_waterfall_end_at_the_makespan():
     *steps, total = [bar for bar in axes.patches if bar.get_width()]
     assert steps[-1].get_x() + steps[-1].get_width() == pytest.approx(100)
     assert total.get_width() == pytest.approx(100)
+
+
+def test_what_a_limit_saves_alone_is_a_mark_beyond_its_bar():
+    """R saves 6 us as a bar, and 40 alone: it hides behind Q, from whose end both are counted."""
+    data = WATERFALL.assign(us=[30.0, 6.0, 60.0, 4.0], alone_us=[30.0, 40.0, np.nan, np.nan], name=["Q", "R", "a", "b"])
+    [axes] = waterfall_figure(data).axes
+    [marks] = [line.get_xdata() for line in axes.lines if line.get_marker() == "D"]
+    np.testing.assert_allclose(marks, [30, 70, np.nan, np.nan])
+    assert axes.get_title(loc="left") == "Where 100 µs go:\nR alone takes 40 of them"
+    most_sending = data.assign(name=["Q", "sending", "a", "b"])
+    assert "Q alone takes 30" in waterfall_figure(most_sending).axes[0].get_title(loc="left")
 
 
 def test_the_curve_of_a_setting_has_its_points_and_its_knee():

@@ -11,7 +11,7 @@ from ..scenarios.loader import Resolved
 from ..sim.errors import InputError, XstageError
 from ..sim.run_options import check_options
 from ..sim.units import PS_PER_US
-from ..terminal.heading import asked
+from ..terminal.heading import asked, scenario_fields
 from ..terminal.output import Printed, folded, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
@@ -72,7 +72,7 @@ class Comparison(Printed):
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage compare --json`, without the fields that all answers share."""
-        answer = {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name,
+        answer = {**scenario_fields(self.resolved), "machine": self.resolved.machine.name,
                   "baseline": self.baseline, "speedup_of": SPEEDUP_OF, "policies": self.rows()}  # fmt: skip
         return with_warnings(answer, self.warnings)
 
@@ -183,8 +183,8 @@ def compare(
 
 _FOUND = (
     "makespan_us", "sender_visible_us", "remote_visible_us", "stall_total_us", "stall_mean_us", "wait_us",
-    "tensor_core_use_pct", "egress_use_pct", "occupancy_peak_bytes", "roofs", "memory", "spans", "phases", "breakdown",
-    "tile",
+    "tensor_core_use_pct", "main_loops_pct", "egress_use_pct", "occupancy_peak_bytes", "roofs", "memory", "spans", "phases",
+    "breakdown", "tile",
 )  # fmt: skip
 
 
@@ -198,6 +198,7 @@ def _found(trace: Trace, machine: Machine) -> dict[str, Any]:
         "stall_mean_us": stall_mean_us(metrics),
         "wait_us": activity.waits_us(trace),
         "tensor_core_use_pct": activity.tensor_core_use_pct(trace),
+        "main_loops_pct": activity.main_loops_pct(trace),
         "roofs": [roof.as_dict() for roof in roofs(trace, machine)],
         "memory": _memory(trace, machine),
         "phases": activity.phase_windows(trace),
@@ -257,7 +258,8 @@ def comparison_tables(ran: Rows) -> list[Lines]:
 
 def _times(ran: Rows) -> Lines:
     tiles = [row["tile"] or "" for row in ran]
-    columns = ["policy", "makespan", "speedup", "stall", "per lane", "computing", "egress", "tile", "settings"]
+    columns = ["policy", "makespan", "speedup", "stall", "per lane", "in main loops, %", "egress, %", "tile",
+               "settings"]  # fmt: skip
     lines = [
         [
             row["policy"],
@@ -265,8 +267,8 @@ def _times(ran: Rows) -> Lines:
             "" if row["speedup"] is None else f"{row['speedup']:.3f}",
             f"{row['stall_total_us']:.3f}",
             f"{row['stall_mean_us']:.3f}",
-            "" if row["tensor_core_use_pct"] is None else f"{row['tensor_core_use_pct']:.1f} %",
-            f"{row['egress_use_pct']:.1f} %",
+            "" if row.get("main_loops_pct") is None else f"{row['main_loops_pct']:.1f}",
+            f"{row['egress_use_pct']:.1f}",
             tile,
             parameters_text(row["parameters"]),
         ]
@@ -274,8 +276,7 @@ def _times(ran: Rows) -> Lines:
     ]
     told = [*columns[:-2], *["tile"] * (len({*tiles}) > 1), *["settings"] * any(line[-1] for line in lines)]
     lines = [[value for column, value in zip(columns, line, strict=True) if column in told] for line in lines]
-    title = "us; stall of all lanes and of one; Tensor Core lanes that compute, egress in use"
-    return title, told, lines
+    return "policies; times in us, stall summed and per lane; % of the makespan", told, lines
 
 
 def _roofs(ran: Rows) -> Lines:

@@ -22,7 +22,8 @@ from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
 from ..sim.units import PS_PER_US
-from ..terminal.heading import asked, what_runs_where
+from ..terminal.heading import asked, scenario_fields, what_runs_where
+from ..terminal.narrow import Bar as Drawn
 from ..terminal.output import Printed, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 SMALL_PCT = 1.0
 """Below this share of the makespan, removing a limit is not worth a recommendation."""
 BAR_WIDTH = 40
+"""Characters of a bar as long as the whole."""
+SEEN = 0.005
+"""Share of the whole from which on a bar has a character."""
 REPAID_PCT = 2.0
 """From this share of the time on, below 0, a later bar is too much larger for what it pays back to be named by its size."""
 BELOW_ZERO = (
@@ -49,16 +53,18 @@ EVEN_BELOW_ZERO = (
 )
 WAVES = "expert_wave"
 """The policy that crosses fewest experts."""
-WITH_FEED = "main loops of the busiest lane, with what feeds them"
-ISSUED_AT_ONCE = "that lane's epilogue, signals"
+LEFT = "left, on the busiest lane:"
+"""Above the parts of what is left when all limits are gone."""
+WITH_FEED = "main loops, with feeds"
+ISSUED_AT_ONCE = "epilogue, signals"
 _PARTS = {
-    "compute": "main loops of the busiest lane",
-    "busy": "work of the busiest lane",
-    "other": "that lane's epilogue, issue, signals",
-    "stall": "that lane's stall",
-    "wait": "that lane's wait for ",
-    "before": "before that lane starts",
-    "after": "after that lane's last tile",
+    "compute": "main loops",
+    "busy": "work",
+    "other": "epilogue, issue, signals",
+    "stall": "stall",
+    "wait": "wait: ",
+    "before": "before its start",
+    "after": "after its last tile",
 }
 
 
@@ -138,7 +144,7 @@ class Explanation(Printed):
             said += self._only_with_others(bar) + self._more_alone(bar) + self._masked(bar)
         weights = next((bar for bar in self.bars if bar.name == L2_CACHE), None)
         if weights is not None and self._matters(weights.ps):
-            said += "" if weights is largest else f" Also: {self._told(weights)}."
+            said += "" if weights is largest else f" Also {self._told(weights)}."
             said += self._of_weights()
         return said
 
@@ -201,7 +207,7 @@ class Explanation(Printed):
         """The answer of `xstage explain --json`, without the fields that all answers share."""
         scenario, largest = self.resolved.scenario, self.largest
         answer = {
-            "scenario": scenario.name,
+            **scenario_fields(self.resolved),
             "machine": self.resolved.machine.name,
             "total_us": self.total_ps / PS_PER_US,
             "total_is": f"{scenario.workload.judged_by}_us",
@@ -232,17 +238,21 @@ class Explanation(Printed):
         """The waterfall for a person."""
         total = self.total_ps
         # A part is longer than the whole where another is below 0.
-        longest = max([total, *(abs(bar.ps) for bar in self.bars)])
-        rows = [
+        scale = max([1, total, *(abs(bar.ps) for bar in self.bars)])
+        longest = max([0, *(abs(bar.ps) for bar in self.bars)]) / scale
+        rows: list[tuple[Any, ...]] = [
             (
-                bar.cause,
+                bar.cause if bar.removed else f"  {bar.cause}",
                 f"{bar.ps / PS_PER_US:.3f}",
                 f"{100 * bar.ps / max(1, total):.1f} %",
                 "" if bar.alone_ps is None else f"{bar.alone_ps / PS_PER_US:.3f}",
-                _drawn(bar.ps, longest),
+                Drawn(bar.ps / scale, longest, BAR_WIDTH, SEEN),
             )
             for bar in self.bars
         ]
+        removable = sum(bar.removed is not None for bar in self.bars)
+        if removable < len(rows):
+            rows.insert(removable, (LEFT, "", "", "", ""))
         slower = [bar.name for bar in self.bars if bar.ps < 0 or (bar.alone_ps or 0) < 0]
         reasons = [EVEN_BELOW_ZERO] * (IMBALANCE in slower) + [BELOW_ZERO] * any(name != IMBALANCE for name in slower)
         rows.append((end_in_words(self.resolved), f"{total / PS_PER_US:.3f}", "100.0 %", "", ""))
@@ -323,9 +333,3 @@ def _weight_hits(resolved: Resolved, program: Program) -> dict[str, float]:
     for name in {WAVES} & set(choices) - {own}:
         programs[name] = under_policy(resolved, name, choices[name])[0].program()
     return {name: float(np.mean(program.meta["weight_hits_pct"])) for name, program in programs.items()}
-
-
-def _drawn(ps: int, longest: int) -> str:
-    """A bar of at most `BAR_WIDTH`; a half per cent is seen, and so is whatever is below 0."""
-    least = int(ps < 0 or 200 * ps >= longest > 0)
-    return ("█" if ps >= 0 else "░") * max(least, round(BAR_WIDTH * abs(ps) / max(1, longest)))

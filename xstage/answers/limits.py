@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 L2_CACHE = "l2_cache"
 LINKS = "links"
 LINKS_OF = {
-    "islands": "network interfaces (NIC)",
-    "oversubscribed_switch": "the switch's core",
-    "multi_plane_switch": "links to the planes",
+    "islands": ("NIC rate", "network interfaces without limit"),
+    "oversubscribed_switch": ("switch core rate", "the switch's core without limit"),
+    "multi_plane_switch": ("plane link rate", "links to the planes without limit"),
 }
-"""What lies between GPUs, by the kind of interconnect, where it is not a link."""
-FOLDED = "finite drain rate (R), links included"
+"""What lies between GPUs, by the kind of interconnect, where it is not a link: its label, and without what it is gone."""
+FOLDED = "drain rate R, with links"
 """One rank that stands for all has no links of its own."""
 FEEDS = ("fp4_unpack", L2_CACHE, "hbm", "l2_feed")
 """Limits that a tile's main loop holds: it is as long as the slowest of the Tensor Cores and what feeds them."""
@@ -54,8 +54,8 @@ KEPT_BYTES = 2**30
 @dataclass(frozen=True)
 class Limit:
     """Something that costs time and can be taken away: from the fabric, from the scenario (None where it is not there), or
-    from the machine that the Program is built for (None, and not there where neither Program nor fabric changes). `symbol`
-    is the paper's.
+    from the machine that the Program is built for (None, and not there where neither Program nor fabric changes). `text` is
+    the label of its bar, at most 25 characters, and `symbol` the paper's.
     """
 
     name: str
@@ -115,26 +115,26 @@ def _issued_at_once(machine: Machine) -> Machine:
 
 
 LIMITS = (
-    Limit("degraded_link", "a degraded link", "links as they should be", scenario=_undisturbed("degraded_link")),
-    Limit("slow_gpu", "a slow GPU", "GPUs that are equally fast", scenario=_undisturbed("slow_gpu")),
-    Limit("late_ranks", "ranks that start late", "a start of all at once", scenario=_in_time),
+    Limit("degraded_link", "degraded link", "links as they should be", scenario=_undisturbed("degraded_link")),
+    Limit("slow_gpu", "slow GPU", "GPUs that are equally fast", scenario=_undisturbed("slow_gpu")),
+    Limit("late_ranks", "late ranks", "a start of all at once", scenario=_in_time),
     Limit(
         LINKS,
-        "finite rate of links between GPUs",
+        "link rate",
         "links between GPUs without limit",
         waterfall.without_link_limit,
         machine=without_link_limit,
     ),
     Limit(
         "capacity",
-        "finite capacity of the stage (Q)",
+        "stage capacity Q",
         "a stage without limit",
         waterfall.without_capacity_limit,
         symbol="Q",
     ),
     Limit(
         "drain_rate",
-        "finite drain rate (R)",
+        "drain rate R",
         "GPUs that send and take in without limit",
         waterfall.without_rate_limit,
         machine=without_drain_limit,
@@ -142,35 +142,35 @@ LIMITS = (
     ),
     Limit(
         ISSUE,
-        "time to issue stores (T_iss0)",
+        "issue time T_iss0",
         "stores that take no time to issue",
         machine=_issued_at_once,
         symbol="T_iss0",
     ),
-    Limit("latency", "latency of the interconnect", "no latency", waterfall.without_latency),
+    Limit("latency", "link latency", "no latency", waterfall.without_latency),
     Limit(
         "fp4_unpack",
-        "unpacking of FP4 weights",
+        "FP4 unpacking",
         "weights that need no unpacking",
         machine=_unlimited("fp4_unpack"),
     ),
     Limit(
         L2_CACHE,
-        "weights read again (L2 cache misses)",
+        "L2 misses (weights)",
         "an L2 cache that keeps every weight tile, so that each is read from HBM once",
         machine=_unlimited("l2"),
     ),
-    Limit("hbm", "bandwidth of HBM", "an HBM without limit", machine=_unlimited("hbm_rate")),
+    Limit("hbm", "HBM bandwidth", "an HBM without limit", machine=_unlimited("hbm_rate")),
     Limit(
         "l2_feed",
-        "what SMs take in from the L2 cache",
+        "L2-to-SM bandwidth",
         "an L2 cache that feeds every SM as fast as it multiplies",
         machine=_unlimited("l2_throughput", "sm_feed", "sm_port", "l2_rate"),
     ),
     Limit(
         IMBALANCE, "routing imbalance", "as many rows for every expert", scenario=_with(lambda w: w.without_imbalance())
     ),
-    Limit(SENDING, "what the schedule does to send", "nothing to send", scenario=_with(lambda w: w.without_sending())),
+    Limit(SENDING, "sending itself", "nothing to send", scenario=_with(lambda w: w.without_sending())),
 )
 """In the order in which they are removed unless another is asked for."""
 
@@ -179,7 +179,8 @@ def named(limit: Limit, resolved: Resolved) -> Limit:
     """`limit` as it is called on the scenario's interconnect."""
     kind = resolved.machine.interconnect.kind.value
     if limit.name == LINKS and kind in LINKS_OF:
-        return replace(limit, text=f"finite rate of {LINKS_OF[kind]}", removed=f"{LINKS_OF[kind]} without limit")
+        text, removed = LINKS_OF[kind]
+        return replace(limit, text=text, removed=removed)
     symmetric = resolved.scenario.workload.is_mirrored
     return replace(limit, text=FOLDED) if limit.name == "drain_rate" and symmetric and kind != "switch" else limit
 

@@ -16,7 +16,7 @@ from ..scenarios.loader import Resolved
 from ..scenarios.workload import Ring
 from ..sim.arguments import check_whole
 from ..sim.search import KNEE_PCT
-from ..terminal.heading import asked, what_runs_where
+from ..terminal.heading import asked, scenario_fields, what_runs_where
 from ..terminal.output import Printed, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
@@ -142,7 +142,7 @@ class Tuning(Printed):
             "as_fast": list(self.as_fast),
         }
         answer = {
-            "scenario": self.resolved.scenario.name,
+            **scenario_fields(self.resolved),
             "machine": self.resolved.machine.name,
             "own": self.own.as_dict(),
             "advice": self.advice,
@@ -351,8 +351,8 @@ def _changes(own: Tried, best: Tried, choices: Mapping[str, PolicyChoice], advic
             before = known.get(setting.key)
             if value != before and (value is not False or before is not None):
                 shown = ("yes" if value else "no") if isinstance(value, bool) else str(value)
-                was = f" (now {before})" if before is not None else ""
-                changes.append(f"Set {setting.key}, {setting.meaning}, to {shown}{was}.")
+                was = f", now {before}" if before is not None else ""
+                changes.append(f"Set {setting.key} to {shown} ({setting.meaning}{was}).")
             if setting.ring:
                 changes += _ring_told(setting.ring(value), known.get("ring_m_blocks"))
     left = {key: value for key, value in known.items() if key not in best.parameters}
@@ -372,9 +372,9 @@ def _other_tile(tiles: Sequence[str | None]) -> list[str]:
 def _ring_told(ring: Ring, now: Any) -> list[str]:
     if now == ring.m_blocks:
         return []
-    was = "" if now is None else f" (now {now})"
+    was = "" if now is None else f", now {now}"
     return [
-        f"Set ring_m_blocks, m-blocks that may stand between L1 and L2, to {ring.m_blocks}{was}: the fewest for this lead, "
+        f"Set ring_m_blocks to {ring.m_blocks} (m-blocks that may stand between L1 and L2{was}): the fewest for this lead, "
         f"{ring.room_bytes / 2**20:.1f} MiB of symmetric memory."
     ]
 

@@ -31,6 +31,12 @@ def published(
         str | None,
         typer.Option(metavar="PATTERN", help="Only these variants or versions, such as 'sm90_*'.", show_default=False),
     ] = None,
+    machine: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GPU=MACHINE", help="Predict rows of this GPU on another machine, by name or file. Repeatable."
+        ),
+    ] = None,
     fit: Annotated[
         str | None,
         typer.Option(
@@ -54,7 +60,8 @@ def published(
     from ..sim.compilation import compile_engine
     from ..sim.files import check_not_read
 
-    _check(fit, output, report, {"--data": data, "--gpu": gpu, "--variant": variant, "--report": report})
+    _check(fit, output, report, {"--data": data, "--gpu": gpu, "--variant": variant, "--report": report,
+                               "--machine": machine or None})  # fmt: skip
     if report is not None:
         check_not_read(report, "--report", data)
     compile_engine()
@@ -62,7 +69,7 @@ def published(
     if fit is not None:
         answer, parts = _fit(fit, output)
     else:
-        answer, parts = _published(data, gpu, variant, workers)
+        answer, parts = _published(data, gpu, variant, _machines(machine or []), workers)
     wall_s = time.perf_counter() - started
     answer = with_common_fields(answer, {"wall_s": wall_s}, 0)
     written = ""
@@ -96,11 +103,22 @@ def _check(fit: str | None, output: Path | None, report: Path | None, not_with_f
 Shown = tuple[dict[str, Any], Callable[[], list[Any]]]
 
 
-def _published(data: Path | None, gpu: str | None, variant: str | None, workers: int) -> Shown:
+def _machines(given: list[str]) -> dict[str, str]:
+    """GPU and machine of each GPU=MACHINE."""
+    pairs = [text.partition("=") for text in given]
+    for gpu, equals, machine in pairs:
+        if not (gpu and equals and machine):
+            raise typer.BadParameter(f"'{gpu}{equals}{machine}' is not GPU=MACHINE", param_hint="--machine")
+    return {gpu: machine for gpu, _, machine in pairs}
+
+
+def _published(
+    data: Path | None, gpu: str | None, variant: str | None, machines: dict[str, str], workers: int
+) -> Shown:
     from ..predictions.published import published as predict
 
     with counted_progress("Predicting published measurements") as progress:
-        done = predict(data, gpu=gpu, variant=variant, workers=workers, progress=progress)
+        done = predict(data, gpu=gpu, variant=variant, machines=machines, workers=workers, progress=progress)
     return done.as_dict(), done.printed
 
 

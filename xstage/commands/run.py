@@ -44,7 +44,9 @@ def run(
             show_default=False,
         ),
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what each part of the scenario became.")] = False,
+    parts: Annotated[
+        bool, typer.Option("--parts", "--explain", help="Print what each part of the scenario became.")
+    ] = False,
     estimate: Annotated[bool, typer.Option("--estimate", help="Do not run; estimate ops, memory and time.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -57,8 +59,8 @@ def run(
     started = time.perf_counter()
     if gpu is not None and trace is None:
         raise typer.BadParameter("needs --trace FILE", param_hint="--gpu")
-    if estimate and explain:
-        raise typer.BadParameter("does not go with --estimate", param_hint="--explain")
+    if estimate and parts:
+        raise typer.BadParameter("does not go with --estimate", param_hint="--parts")
     if trace is not None:
         check_file(trace, "--trace")
         check_not_read(trace, "--trace", scenario)
@@ -74,7 +76,7 @@ def run(
     if estimate:
         _estimate(built, engine, level, started, as_json)
     else:
-        _simulate(built, engine, level, trace, gpu, explain, started, as_json)
+        _simulate(built, engine, level, trace, gpu, parts, started, as_json)
 
 
 def _check_gpu(gpu: int, built: Built) -> None:
@@ -102,7 +104,7 @@ def _simulate(
     level: str | None,
     trace: Path | None,
     gpu: int | None,
-    explain: bool,
+    with_parts: bool,
     started: float,
     as_json: bool,
 ) -> None:
@@ -115,7 +117,7 @@ def _simulate(
     answer, parts = done.as_dict(), []
     if done.warnings:
         warn(done.warnings)
-    if explain:
+    if with_parts:
         from ..answers.scenario_parts import scenario_parts, shown_parts
 
         answer["explain"] = scenario_parts(done.resolved, done.program, done.fabric)

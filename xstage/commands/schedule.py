@@ -15,11 +15,10 @@ from .options import AsJson, Overrides, Scenario, names
 if TYPE_CHECKING:
     from ..scenarios.loader import Resolved
 
-Policies = Annotated[
+Policies = Annotated[str | None, typer.Option(metavar="A,B,...", help="Policies of the workload, by default all.")]
+Compared = Annotated[
     str | None,
-    typer.Option(
-        metavar="A,B,...", help="Policies of the workload, by default all. In `compare` the first is the baseline."
-    ),
+    typer.Option(metavar="A,B,...", help="Policies of the workload, by default all. The first is the baseline."),
 ]
 
 
@@ -30,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    scenario: Scenario, policies: Policies = None, overrides: Overrides = None, as_json: AsJson = False
+    scenario: Scenario, policies: Compared = None, overrides: Overrides = None, as_json: AsJson = False
 ) -> None:
     """Run a scenario under several policies and put them side by side."""
     from ..answers.comparison import compare as compared

@@ -85,7 +85,7 @@ def sweep(
     if max_memory is not None:
         memory_limit(max_memory, "--max-memory")
     if plot is not None:
-        _check_plot(plot, study)
+        check_figure(plot, "--plot")
 
     with counted_progress(f"Sweeping {Path(study).stem}") as progress:
         done = swept(
@@ -101,15 +101,6 @@ def sweep(
     tell(answer, lambda: _parts(done, answer.get("files", [])), started, as_json, timing=done.timing)
     if not done.done:
         raise typer.Exit(1)
-
-
-def _check_plot(plot: Path, study: str) -> None:
-    """Raises `InputError` if no figure can be written there, or shows all axes of the study."""
-    from ..scenarios.study import load_study
-    from ..sweeps.view import check_drawable
-
-    check_figure(plot, "--plot")
-    check_drawable(load_study(study))
 
 
 def _drawn(done: Sweep, plot: Path, as_json: bool) -> list[str]:

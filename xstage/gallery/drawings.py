@@ -98,7 +98,7 @@ DRAWINGS = (
         "lanes",
         "tiles of a MegaMoE layer on their SMs, in two orders",
         lambda inputs: schedule_tables.lane_table(),
-        lambda data: lanes_figure(data, setting=_megamoe()),
+        lambda data: lanes_figure(data, setting=_megamoe(), doing="computing"),
     ),
     Drawing(
         "tensor-cores",

@@ -23,6 +23,8 @@ SCHEMA_VERSION = 1
 NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?( [A-Za-z%/]+)?")
 """A number, and a unit after it."""
 _NO_LIMIT = 10_000
+_NOTEBOOK = 160
+"""Characters of a line of text in a notebook."""
 
 
 class Printed:
@@ -105,6 +107,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     from rich.table import Table
     from rich.text import Text
 
+    from .narrow import Bar
+
     made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
     made.padding, made.show_header = (0, 2, 0, 0), any(columns)
     for position, column in enumerate(columns):
@@ -112,7 +116,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
         numeric = bool(filled) and all(map(_is_number, filled))
         made.add_column(column, justify="right" if numeric else "left")
     for row in rows:
-        made.add_row(*(Text(_cell(value)) for value in row))
+        made.add_row(*(value if isinstance(value, Bar) else Text(_cell(value)) for value in row))
     return made
 
 
@@ -136,11 +140,16 @@ def folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wi
 
 
 def show(*parts: Any) -> None:
-    """Text and tables for a person, on standard output. Only a terminal has a width: elsewhere a row is a line."""
+    """Text and tables for a person, on standard output. Only a terminal has a width: elsewhere a line is never broken."""
     from rich.console import Console
 
     with to_standard_output():
-        _print(Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _NO_LIMIT), parts)
+        if sys.stdout.isatty():
+            _print(Console(highlight=False), parts)
+            return
+        console = Console(file=io.StringIO(), highlight=False, width=_NO_LIMIT)
+        _print(console, parts)
+        sys.stdout.write(_without_trailing_blanks(console.file.getvalue()))  # type: ignore[attr-defined]
 
 
 def warn(sentences: Iterable[str]) -> None:
@@ -160,19 +169,40 @@ def counted(count: int, what: str) -> str:
 
 
 def parts_html(parts: Iterable[Any]) -> str:
-    """Text and tables as HTML, for notebooks."""
+    """Text and tables as HTML, for notebooks. Sentences wrap, rows of tables do not."""
     from rich.console import Console
 
-    console = Console(record=True, width=160, file=io.StringIO(), highlight=False)
-    _print(console, parts)
-    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+    console = Console(record=True, width=_NO_LIMIT, file=io.StringIO(), highlight=False)
+    _print(console, parts, sentences=_NOTEBOOK)
+    return _without_trailing_blanks(console.export_html(inline_styles=True, code_format="<pre>{code}</pre>"))
 
 
-def _print(console: Console, parts: Iterable[Any]) -> None:
+def _print(console: Console, parts: Iterable[Any], sentences: int | None = None) -> None:
+    """Print on a console of some width. Sentences, and other text of one line, wrap between words, at `sentences`
+    characters if that is given; text of several lines is a file, which is shown as it is.
+    """
+    from rich.table import Table
     from rich.text import Text
 
-    for part in parts:  # text is printed as it is: brackets are no markup
-        console.print(Text(part) if isinstance(part, str) else part)
+    from .narrow import in_width
+
+    for part in parts:
+        if isinstance(part, str):  # text is printed as it is: brackets are no markup
+            console.print(Text(part), soft_wrap="\n" in part, width=sentences)
+        elif isinstance(part, Table):
+            title, part.title = part.title, None  # rich would wrap it into the width of its table
+            if title:
+                console.print(Text(str(title), style="bold"))
+            for one in in_width(part, console.width):
+                console.print(one)
+            part.title = title
+        else:
+            console.print(part)
+
+
+def _without_trailing_blanks(text: str) -> str:
+    """Each line without blanks at its end, a style's closing tag apart."""
+    return re.sub(r"[ \t]+((?:</span>)?)$", r"\1", text, flags=re.MULTILINE)
 
 
 def _is_number(value: object) -> bool:
