@@ -6,7 +6,7 @@ one's own; anything else is a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -55,6 +55,8 @@ def find(
     own exists is found out on reading it.
     """
     where = place or Place()
+    if kind == "scenario":
+        _check_no_program(name, key or kind, where)
     check_name(name, key or kind, where)
     if is_file(name):
         return beside.parent / name if isinstance(beside, Path) else Path(name)
@@ -63,7 +65,7 @@ def find(
         if other := next((entry.kind for entry in entries() if entry.name == name), None):
             raise where.error(is_other_kind(other, kind, alone=place is None), (key or kind,), name)
         also = ", ".join(known) + f", or the path of a {kind} file that ends in .yaml"
-        raise where.error(f"is not in the catalogue{closest(name, known)}", (key or kind,), name, also)
+        raise where.error(f"is not in the catalogue{_meant(str(name), known, beside)}", (key or kind,), name, also)
     return known[name]
 
 
@@ -79,6 +81,17 @@ def check_name(name: object, key: str, place: Place) -> None:
         raise place.error(f"is of type {type(name).__name__}", (key,), name, "a name, or the path of a file")
 
 
+def _check_no_program(name: object, key: str, place: Place) -> None:
+    """Raises `InputError` for a Program, or its file, that is given where a scenario is wanted."""
+    if isinstance(name, (str, Path)):
+        if Path(name).suffix == ".npz":
+            allowed = f"a scenario with machine: and workload: {{kind: program, file: {name}}}"
+            raise place.error("is the file of a Program, which names no machine", (key,), str(name), allowed)
+    elif type(name).__name__ == "Program":
+        allowed = '{"question": ..., "machine": ..., "workload": {"kind": "program", "file": PROGRAM}}'
+        raise place.error("is a Program, which names no machine", (key,), None, allowed)
+
+
 def is_file(name: str | Path) -> bool:
     """Whether `name` means a file of one's own, not an entry."""
     return isinstance(name, Path) or name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
@@ -88,8 +101,15 @@ def find_any(name: str, allowed: str = NAME_OR_FILE) -> Entry:
     """The entry of that name, of any kind. Raises `InputError` with the closest name if there is none."""
     known = {entry.name: entry for entry in entries()}
     if name not in known:
-        raise Place().error(f"is not in the catalogue{closest(name, known)}", ("name",), name, allowed)
+        raise Place().error(f"is not in the catalogue{_meant(name, known)}", ("name",), name, allowed)
     return known[name]
+
+
+def _meant(name: str, known: Iterable[str], beside: Traversable | Path | None = None) -> str:
+    """What an unknown name may have been meant to be: a file without its ending, or the closest entry."""
+    folder = beside.parent if isinstance(beside, Path) else Path()
+    file = next((f"{name}{ending}" for ending in (".yaml", ".yml") if (folder / f"{name}{ending}").is_file()), None)
+    return f"; did you mean {file!r}?" if file else closest(name, known)
 
 
 def _entries(kind: Kind | None) -> Iterator[Entry]:

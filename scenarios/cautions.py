@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..sim import program as p
-from ..sim.units import format_size, gbs
+from ..sim.units import PS_PER_US, format_size, gbs
 from .attention import AttentionWorkload
 from .latency_cautions import latency_cautions
 from .loader import Resolved
+from .own_program import ISSUE, ProgramWorkload, fixed
 from .tensor_parallel import TensorParallelWorkload
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from ..sim.machine import Machine
     from ..sim.program import Program
     from ..sim.schedules.attention_a2a import Attention
-    from ..sim.schedules.tensor_parallel import TensorParallel
+    from ..sim.schedules.tensor_parallel import Policy, TensorParallel
     from ..sim.topology import Fabric
     from ..sim.trace import Trace
     from .workload import PolicyChoice, Workload
@@ -33,6 +36,8 @@ WIDE = 1.5
 """Credible values of a rate that lie further apart than this factor decide speedups, which lie around 1.2."""
 NOTABLE = 1.02
 """A rate that is given as the links' own is above what they drain by what both directions at once cost, and nobody minds."""
+RESTING = 0.05
+"""Up to this part of its time a collective may leave its busiest link idle, as any start and end does."""
 BUSY_PCT = 75
 """Up to here ranks of a whole run stay so close in step that one of them stands for all, to some percent."""
 ONE_RANK = (
@@ -57,12 +62,13 @@ def cautions(resolved: Resolved, program: Program, trace: Trace | None = None) -
         *_assumed_rates(machine, gpus, rates),
         *_above_the_links(given),
         *latency_cautions(machine, _fabric(resolved), changed, getattr(workload, "producers", machine.sms)),
-        *([] if workload.kind == "burst_train" else _other_sms(changed)),
+        *([] if workload.kind in ("burst_train", "program") else _other_sms(changed)),
         *_gpus_left_out(resolved),
+        *(_durations_of_its_own(resolved, workload) if isinstance(workload, ProgramWorkload) else []),
         *(_across_nodes(machine, gpus) if workload.kind == "megamoe" else []),
         *(_of_a_gemm_alone(machine, workload) if isinstance(workload, TensorParallelWorkload) else []),
         *(_one_owner_of_output(machine, workload) if isinstance(workload, AttentionWorkload) else []),
-        *(_too_coarse(machine, workload, resolved.scenario.granule) if workload.policy_name == "serial" else []),
+        *([] if trace is None else _too_coarse(resolved, trace)),
         *([] if trace is None else _one_rank_for_all(resolved, trace)),
     ]
 
@@ -184,6 +190,30 @@ def _gpus_left_out(resolved: Resolved) -> list[str]:
     ]
 
 
+def _durations_of_its_own(resolved: Resolved, workload: ProgramWorkload) -> list[str]:
+    """What a Program keeps whatever the machine is, and stores that nobody gave a time to issue."""
+    from ..sim.issue_times import issued_by_sms
+
+    own = workload.issue_times == "own"
+    found = [
+        f"machine.{name} changes nothing: the Program has durations of its own"
+        + ("; workload.issue_times=machine takes T_iss0 from the machine" if name in ISSUE else "")
+        for name in fixed(workload, resolved.scenario.machine.overrides)
+    ]
+    if any(resolved.places(path).option for path in (("machine",), ("machine", "base"))):
+        kept = "computation and stores to issue take" if own else "computation takes"
+        found.append(f"{kept} as long as the Program says, on {resolved.machine.name} as on any other machine")
+    program = workload.schedule
+    stores = issued_by_sms(program)
+    at_once = int((stores & (program.ops["duration_ps"] == 0)).sum())
+    if own and at_once:
+        found.append(
+            f"{at_once} of {stores.sum()} STOREs of the Program take no time to issue; give each its duration_ps, or set "
+            "workload.issue_times=machine, which takes T_iss0 from the machine"
+        )
+    return found
+
+
 def _several_nodes(machine: Machine, gpus: int) -> bool:
     per_node = machine.interconnect.gpus_per_node
     return per_node is not None and gpus > per_node.value
@@ -242,10 +272,11 @@ def _between_nodes(machine: Machine, shape: TensorParallel, policy: str) -> list
     return []
 
 
-def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given: Collection[str] = ()) -> list[str]:
+def _of_a_gemm(machine: Machine, shape: TensorParallel, how: Policy, tile_given: Collection[str] = ()) -> list[str]:
     """SMs without a tile, unless somebody chose its size, and rows that all ranks send to one owner at a time."""
     from ..sim.schedules.tensor_parallel import on_one_switch
 
+    policy = how.name
     found = _by_switch(machine, shape, policy) or _between_nodes(machine, shape, policy)
     n_tiles, sms = shape.n_tiles(policy in ("compute_only", "serial")), min(machine.sms, shape.grid or machine.sms)
     if 2 * n_tiles < sms and not tile_given:
@@ -254,18 +285,23 @@ def _of_a_gemm(machine: Machine, shape: TensorParallel, policy: str, tile_given:
             "there, or share out k too (split-K, not modelled), and may be several times faster; with another block_m and "
             "block_n another policy may be the best"
         )
-    in_plain_order = policy in ("fused", "reserved_sms") and shape.operation == "gemm_rs" and shape.m > shape.block_m
-    if in_plain_order and not on_one_switch(machine.fabric(shape.ranks)):
+    sends_in_plain_order = policy in ("fused", "reserved_sms") and not how.rotation
+    if (
+        sends_in_plain_order
+        and shape.operation == "gemm_rs"
+        and shape.m > shape.block_m
+        and not on_one_switch(machine.fabric(shape.ranks))
+    ):
         found.append(
-            "under fused and reserved_sms all ranks send to one owner of rows at a time, and other links between GPUs rest; "
-            "kernels for such links deal rows over owners, as reshaped does"
+            f"under {policy} without rotation all ranks send to one owner of rows at a time, and other links between GPUs "
+            "rest; kernels for such links deal rows over owners, as rotation: true and reshaped do"
         )
     return found
 
 
 def _of_a_gemm_alone(machine: Machine, workload: TensorParallelWorkload) -> list[str]:
     tile_given = {"block_m", "block_n"} & workload.model_fields_set
-    return _of_a_gemm(machine, workload.shape(), workload.policy.name, tile_given)
+    return _of_a_gemm(machine, workload.shape(), workload.plain_policy(), tile_given)
 
 
 def _one_owner_of_output(machine: Machine, workload: AttentionWorkload) -> list[str]:
@@ -282,19 +318,44 @@ def _one_owner_of_output(machine: Machine, workload: AttentionWorkload) -> list[
     ]
 
 
-def _too_coarse(machine: Machine, workload: Workload, granule_bytes: int | None) -> list[str]:
-    """A collective of its own whose lane has no room for a granule to each peer, so that links of their own rest."""
+def _too_coarse(resolved: Resolved, trace: Trace) -> list[str]:
+    """A collective of its own whose lane has no room for a granule to each peer, so that links of their own rest.
+
+    Not if it ends about when it has issued everything, or when its busiest port has carried everything.
+    """
     from ..sim.schedules.tensor_parallel import node_size, on_one_switch
 
+    workload, machine, granule = resolved.scenario.workload, resolved.machine, trace.fabric.granule_bytes
+    if workload.policy_name != "serial":
+        return []
     gpus = workload.gpus if isinstance(workload, AttentionWorkload) else node_size(machine, workload.gpus)
-    granule, peers = granule_bytes or machine.granule_bytes, gpus - 1
-    room = machine.stage.capacity_sm.value // granule
+    peers, room = gpus - 1, machine.stage.capacity_sm.value // granule
     if room >= peers or on_one_switch(machine.fabric(gpus)):
+        return []
+    took_ps, resting_ps = _resting(resolved, trace)
+    if resting_ps <= RESTING * took_ps:
         return []
     return [
         f"the collective of its own stores to {peers} peers from one SM, whose room holds {room} of the granules of "
-        f"{format_size(granule)}, so links rest and it takes too long: take a finer granule"
+        f"{format_size(granule)}, so links rest for {resting_ps / PS_PER_US:.1f} of the {took_ps / PS_PER_US:.1f} us that "
+        "it takes: take a finer granule"
     ]
+
+
+def _resting(resolved: Resolved, trace: Trace) -> tuple[int, int]:
+    """What a collective of its own takes on the rank that waits least for others, and what it would take less if it ended
+    with its issue, or with its busiest port if that is later. Both in ps.
+    """
+    launch = getattr(resolved.scenario.workload.policy, "launch", None)  # type: ignore[attr-defined]
+    if launch is None and (of_machine := resolved.machine.interconnect.collective_launch) is not None:
+        launch = of_machine.value
+    mine = trace.outcome.lanes[trace.program.lanes["role"] == trace.program.roles.index("comm")]
+    idle_ps = mine["stall_ps"] + mine["wait_ps"][:, p.CAUSES.index("peer")]
+    first = int(np.argmin(mine["busy_ps"] + idle_ps))
+    sent_ps = int(mine["busy_ps"][first] + idle_ps[first]) - (launch or 0)
+    busiest_ps = int(trace.outcome.ports["busy_ps"].max(initial=0))
+    latency_ps = int(trace.fabric.latency_ps.max(initial=0))
+    return sent_ps, min(int(idle_ps[first]), sent_ps - busiest_ps) - latency_ps
 
 
 def _of_gemms(machine: Machine, kernels: Sequence[Kernel]) -> list[str]:
@@ -304,7 +365,7 @@ def _of_gemms(machine: Machine, kernels: Sequence[Kernel]) -> list[str]:
     names: dict[str, list[str]] = {}
     for kernel in kernels:
         if isinstance(kernel.work, GemmKernel):
-            for sentence in _of_a_gemm(machine, kernel.work.shape, kernel.work.policy.name):
+            for sentence in _of_a_gemm(machine, kernel.work.shape, kernel.work.policy):
                 names.setdefault(sentence, []).append(kernel.name)
     return [f"of {', '.join(of)}, {sentence}" for sentence, of in names.items()]
 

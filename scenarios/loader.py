@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..sim.arguments import paths_and_values
-from ..sim.checked import Place, Where, check, closest, nowhere
+from ..sim.checked import Place, Where, check, closest, meant, nowhere
 from ..sim.machine import PARTS, Machine
 from . import catalogue
 from .any_file import check_kind
@@ -23,12 +23,16 @@ from .document import Document, literal, parse, read, split_path
 from .machine_files import IN_SCENARIO, File, machine_from, of_machine, shorter_first
 from .model_errors import named_as_written
 from .schema import Scenario
+from .tensor_parallel import TensorParallelWorkload
 from .workloads import WORKLOADS, BurstTrainWorkload
 
 if TYPE_CHECKING:
     from ..sim.program import Program
     from ..sim.topology import Fabric
     from .workload import PolicyChoice
+
+FILES = (("workload", "routing", "file"), ("workload", "file"))
+"""Keys that name a file: a recorded routing, a Program."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +63,7 @@ class Resolved:
         """The schedule that the workload becomes on this machine."""
         workload, seed, disturb = self.scenario.workload, self.scenario.seed, self.scenario.disturb
         with named_as_written(workload, self.places):
-            if isinstance(workload, BurstTrainWorkload):
+            if isinstance(workload, BurstTrainWorkload | TensorParallelWorkload):
                 return disturb.of_program(workload.build(self.machine, seed, disturb.least_factor))
             return disturb.of_program(workload.build(self.machine, seed))
 
@@ -97,7 +101,8 @@ def load_document(
     """
     for path, change in shorter_first(changes).items():
         document = _replaced(document, path, change, label)
-    document = _routing_file_found(document)
+    for keys in FILES:
+        document = _file_found(document, keys)
     checked = check(Scenario, document.data, document.place)
     return _resolved(checked, document, file)
 
@@ -130,9 +135,8 @@ def machine_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """
     for path, value in overrides.items():
         if path.removeprefix(IN_SCENARIO).split(".")[0] not in PARTS:
-            raise Place(option=f"--set {path}").error(
-                "is no number of the machine", (path,), value, "machine.PART.NAME"
-            )
+            reason = f"is no number of the machine{closest(path, map('.'.join, _machine_paths()))}"
+            raise Place(option=f"--set {path}").error(reason, (path,), value, "machine.PART.NAME")
     return of_machine(overrides, "--set ")
 
 
@@ -152,6 +156,8 @@ def written(
     if not isinstance(document.data, dict):
         raise document.place(()).error("must be a mapping", (), allowed="the keys of a scenario")
     check_kind(document, "scenario")
+    if "workload" not in document.data and document.data.keys() & {"base", *PARTS}:
+        raise document.place(()).error(catalogue.is_other_kind("machine", "scenario"), ())
     if "name" not in document.data:
         document = document.put(("name",), literal(FilePath(file.name).stem, document.place(())))
     return document, file
@@ -193,9 +199,8 @@ def _machine_file_found(change: Document) -> Document:
     return Document(str((folder / change.data).absolute()), change.places)
 
 
-def _routing_file_found(document: Document) -> Document:
-    """A recorded routing that a file names is looked for beside that file."""
-    path = ("workload", "routing", "file")
+def _file_found(document: Document, path: tuple[str, ...]) -> Document:
+    """A file that a file names under `path` is looked for beside that one."""
     value = document.data
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
@@ -206,19 +211,25 @@ def _routing_file_found(document: Document) -> Document:
 
 
 def _meant(path: str, document: Document) -> str:
-    """What a path that begins with no key of a scenario was meant to be: 'workload.gap' for 'gap'."""
+    """What a path that begins with no key of a scenario was meant to be: 'workload.gap' for 'gap' or 'gap_us'."""
     written = document.data.get("workload")
     kind = WORKLOADS.get(str(written.get("kind"))) if isinstance(written, dict) else None
     paths: list[tuple[str, ...]] = [("workload", name) for name in kind.model_fields] if kind else []
-    for part in PARTS:
-        model = Machine.model_fields[part].annotation
-        paths += [("machine", part, name) for name in getattr(model, "model_fields", ())]
-    whole = {".".join(keys[start:]): ".".join(keys) for keys in paths for start in range(1, len(keys))}
-    top = closest(path.split(".")[0], Scenario.model_fields)
-    if path not in whole and top:
+    paths += _machine_paths()
+    known = [".".join(keys) for keys in paths]
+    if meant(path, known):
+        return closest(path, known)
+    if top := closest(path.split(".")[0], Scenario.model_fields):
         return top
+    whole = {".".join(keys[start:]): ".".join(keys) for keys in paths for start in range(1, len(keys))}
     found = get_close_matches(path, whole, n=1, cutoff=0.75)
     return f"; did you mean {whole[found[0]]!r}?" if found else ""
+
+
+def _machine_paths() -> list[tuple[str, ...]]:
+    """Paths of all numbers of a machine, as in a scenario."""
+    models = {part: Machine.model_fields[part].annotation for part in PARTS}
+    return [("machine", part, name) for part, model in models.items() for name in getattr(model, "model_fields", ())]
 
 
 def _resolved(scenario: Scenario, document: Document, file: File | None) -> Resolved:

@@ -13,6 +13,7 @@ workload:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -153,16 +154,25 @@ class Even(Checked):
 
 
 class Zipf(Checked):
-    """Popularity falls as a power of its place; give the exponent, or what the busiest expert is to have over the mean."""
+    """Popularity falls as a power of its place; give the exponent, or what the busiest expert is to have over the mean.
+
+    Busy experts lie anywhere, so that ranks are much more even than experts, as they are in servers (of Kimi-K3 on 16
+    ranks, placed in order, the busiest had 1.07 times the mean: https://github.com/vllm-project/vllm/pull/50647). With
+    `shuffle: false` the first expert is the busiest, so the first rank is too.
+    """
 
     kind: Literal["zipf"]
     exponent: Positive | None = None
     max_over_mean: Positive | None = None
+    shuffle: Annotated[bool, Field(strict=True)] = True
     masked: Fraction = 0.0
 
 
 class HotExpert(Checked):
-    """The first `n_hot` experts take `max_over_mean` times the mean load each."""
+    """The first `n_hot` experts take `max_over_mean` times the mean load each; they are never shuffled.
+
+    As many as a rank holds make the first rank the busiest, by as much.
+    """
 
     kind: Literal["hot_expert"]
     max_over_mean: Positive
@@ -171,7 +181,10 @@ class HotExpert(Checked):
 
 
 class Histogram(Checked):
-    """Loads of all experts, in any unit."""
+    """Popularity of all experts, in any unit: each token draws its experts one after the other, each at most once.
+
+    So a busy expert gets a smaller share of the rows than of the popularity; of every token, at most one.
+    """
 
     kind: Literal["histogram"]
     load: list[float]
@@ -189,6 +202,15 @@ class Recorded(Checked):
 Routing = Annotated[
     Balanced | Even | Zipf | HotExpert | Histogram | Recorded, Field(discriminator="kind"), choice_by("kind")
 ]
+
+
+def _check_recorded(rows: Routed, shape: MegaMoe, file: str) -> None:
+    """Raises `InputError`, in the words of the scenario, where a file was recorded for other sizes."""
+    has = {"tokens": (rows.n_tokens, "tokens a rank"), "topk": (rows.k, "experts a token")}
+    for field, (count, what) in has.items():
+        if (given := getattr(shape, field)) != count:
+            reason = f"differs from {Path(file).name}, which has {count} {what}"
+            raise InputError(reason, field=field, value=given, allowed=str(count))
 
 
 class MegaMoeWorkload(Workload):
@@ -346,13 +368,15 @@ class MegaMoeWorkload(Workload):
             case Even():
                 rows = make.even(*sizes, shape.experts, rng)
             case Zipf():
-                rows = make.zipf(*sizes, shape.experts, rng, exponent=ask.exponent, max_over_mean=ask.max_over_mean)
+                rows = make.zipf(*sizes, shape.experts, rng, exponent=ask.exponent, max_over_mean=ask.max_over_mean,
+                                 shuffle=ask.shuffle)  # fmt: skip
             case HotExpert():
                 rows = make.hot_expert(*sizes, shape.experts, rng, max_over_mean=ask.max_over_mean, n_hot=ask.n_hot)
             case Histogram():
                 rows = make.from_histogram(ask.load, *sizes, rng)
             case Recorded():
                 rows = recorded(ask.file, shape.experts, n_ranks=shape.ranks)
+                _check_recorded(rows, shape, ask.file)
             case _:
                 rows = make.balanced(*sizes, shape.experts, rng)
         return rows.masked(ask.masked, masks) if ask.masked else rows

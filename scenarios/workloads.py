@@ -15,6 +15,7 @@ from ..sim.machine import Machine
 from ..sim.quantities import Count, CountOrZero, SizeOrZero, Time
 from .attention import AttentionWorkload
 from .megamoe import MegaMoeWorkload
+from .own_program import ProgramWorkload
 from .tensor_parallel import TensorParallelWorkload
 from .workload import End, Workload
 
@@ -79,6 +80,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "attention_a2a": AttentionWorkload,
     "burst_train": BurstTrainWorkload,
     "megamoe": MegaMoeWorkload,
+    "program": ProgramWorkload,
     "tensor_parallel": TensorParallelWorkload,
 }
 

@@ -19,7 +19,8 @@ layers, blocks      kernels one after another
 predict             how long one kernel takes, predict_parts its parts
 calibrate           T_iss0, R and Q from timed bursts, calibrated_machine a machine file of them; fit_times other numbers
                     from times of kernels
-search, disturb     what tuning and what-if questions need
+search, disturb, issue_times
+                    what tuning and what-if questions need
 checked, quantities, units, errors, files, memory
                     fields with units, refusals, files that appear whole
 """

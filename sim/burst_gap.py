@@ -229,8 +229,8 @@ class Audit:
     `t_iss_us`, `stall_us` and `phase` are of the long run, `first_stall_us` of the first burst. `recovery_gap_us` is the gap
     that removes the stall of the long run by itself, of which `missing_gap_us` is missing; both None where no gap does.
     With `long_run_gap_us`, the gap that the long run needs at least, nothing stalls, the first burst included, in a stage
-    that holds `peak_bytes`, the peak of one burst if capacity were unlimited, and `peak_sm_bytes` for each SM, or with
-    bursts of at most `largest_burst_bytes` a producer (None: of any size).
+    that holds `peak_bytes`, the peak of one burst if capacity were unlimited, and `peak_sm_bytes` for each SM, both in whole
+    granules, or with bursts of at most `largest_burst_bytes` a producer (None: of any size).
     """
 
     fits: bool
@@ -265,13 +265,15 @@ def audit(
     gap_ps: float,
     synchronised: bool = False,
     faster: Callable[[float], str] = _drain_rate_in_words,
+    granule_bytes: int = 1,
 ) -> Audit:
     """Whether bursts can be stored as they are (`piggyback`) or the schedule has to change (`reshape`), and why.
 
     They fit iff V / (T_iss0 + G) <= R (long-run rate) and [V - R T_iss0]+ <= Q(K) (one burst): arXiv 2607.23264. Producers
     that only the first bursts hold up, until they have drifted apart, need no other schedule; the reason tells that stall.
     `synchronised`: producers start each burst together, as a single one always does. `faster` tells what a machine needs
-    for R to be at least so many kB/s, and is called where that is an advice.
+    for R to be at least so many kB/s, and is called where that is an advice. Room that is advised is in whole granules of
+    `granule_bytes`, because a simulated stage admits nothing less.
     Raises `InputError` as the closed forms do, and for arrays: it answers for one stage and one burst.
     """
     load, gap = _load(xstage, producers, burst_bytes), _zero_or_more(gap_ps, "gap_ps")
@@ -283,7 +285,7 @@ def audit(
     exact = recovery_gap(*burst, mode)
     needed = math.ceil(exact) if exact < math.inf else exact  # whole ps, so that the advice fits when it is followed
     missing = max(needed - gap, 0.0)
-    peak, of_sm = _room(load)
+    peak, of_sm = (-(-room // granule_bytes) * granule_bytes for room in _room(load))
     largest = _largest(xstage, load.producers)
     remedies = _Remedies(
         missing=math.ceil(max(math.ceil(load.excess) - gap, 0.0)),

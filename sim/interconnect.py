@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -110,9 +111,9 @@ class InterconnectProfile(Checked):
     sim/topologies.py: `oversubscription` is what GPUs send together over what the switch carries, `hop_latency` what each
     GPU on the way of a route adds, `nic_rate` and `nic_latency` hold between nodes of `gpus_per_node`.
     `fan_out_efficiency` lowers the rate of a scatter, `reduce_efficiency` that of stores that add, at the receiver, and
-    `duplex_efficiency` all rates, always. `release` is what a store at system scope that releases earlier ones waits for
-    them, in kernels that announce each tile to all ranks. A load request costs what a store of `load_request_fraction` of
-    the bytes asked for does, on its sender's egress and the links of the route.
+    `duplex_efficiency` all rates but `nic_rate`, always. `release` is what a store at system scope that releases earlier
+    ones waits for them, in kernels that announce each tile to all ranks. A load request costs what a store of
+    `load_request_fraction` of the bytes asked for does, on its sender's egress and the links of the route.
     A collective of its own starts `collective_launch` after the kernel before it; an All-to-All sends at `all_to_all_rate`,
     permutations of its data included, an AllGather, ReduceScatter or AllReduce at `ring_rate`, and an AllReduce that the
     switch adds up at `all_reduce_rate`. Both are bus bandwidths: bytes (P-1)/P, for an AllReduce 2 (P-1)/P, by time.
@@ -173,7 +174,15 @@ class InterconnectProfile(Checked):
         from . import routes
 
         hop_latency = 0 if self.hop_latency is None else self.hop_latency.value
-        return routes.fabric_of(self.graph(), n_gpus, stage, hop_latency)
+        fabric = routes.fabric_of(self.graph(), n_gpus, stage, hop_latency)
+        return fabric if self.nic_rate is None else _with_network(fabric, self.nic_rate.value)
+
+
+def _with_network(fabric: topology.Fabric, nic_kbs: int) -> topology.Fabric:
+    """`nic_rate` is what an interface carries with both directions busy, so the efficiencies of GPUs' ports leave it be."""
+    rates = fabric.rates_kbs.copy()
+    rates[2 * fabric.n_gpus :] = nic_kbs
+    return replace(fabric, rates_kbs=rates)
 
 
 def _check_numbers(profile: InterconnectProfile) -> None:

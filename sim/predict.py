@@ -4,7 +4,7 @@ A case is plain and can be hashed, so equal ones are simulated once. `roofline_u
 against which predictions are judged.
 
 MegaMoE calls have the routing that public benchmarks use, the top-k of random scores. All ranks are simulated where that
-takes about a second, the busiest against its mirror image above: there the loads of the ranks differ by a few percent.
+takes about a second, the busiest against its mirror image above, where the loads of the ranks differ by a few percent.
 
 Ulysses calls begin with an All-to-All that the attention schedule does not contain: it is added as launches and bytes, and
 so are kernels that bring data into the layout of a collective.
@@ -20,7 +20,7 @@ import numpy as np
 
 from .errors import InputError
 from .execute import simulate
-from .mirror import mirrored
+from .mirror import are_alike, mirrored
 from .predict_parts import Part, part_of_run_us
 from .routing import balanced
 from .schedules import attention_a2a, megamoe, tensor_parallel
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .routing import Routing
     from .schedules.megamoe.kernel import WaveTile
     from .schedules.megamoe.rules import Release
+    from .topology import Fabric
     from .trace import Trace
 
 MOST_ROWS_OF_ALL_RANKS = 110_000
@@ -138,19 +139,29 @@ def _run_with_spans(machine: Machine, case: MegaMoeCase) -> Trace:
 
 
 def _run_megamoe(machine: Machine, case: MegaMoeCase, trace: Literal["off", "summary"]) -> Trace:
-    ranks: Literal["all", "symmetric"] = "all" if _routed_rows(case) <= MOST_ROWS_OF_ALL_RANKS else "symmetric"
+    routing = _random_scores(*routing_key(case.shape))
+    fabric = machine.fabric(case.ranks)
+    ranks = _simulated_ranks(case.shape, routing, fabric)
     program = megamoe.build(
         machine,
         case.shape,
         case.policy,
-        _random_scores(*routing_key(case.shape)),
+        routing,
         ranks=ranks,
         release=case.release,
         swap_ab=case.swap_ab,
         tile=case.tile,
     )
-    fabric = machine.fabric(case.ranks)
     return simulate(program, mirrored(fabric) if ranks == "symmetric" else fabric, trace=trace)
+
+
+def _simulated_ranks(shape: megamoe.MegaMoe, routing: Routing, fabric: Fabric) -> Literal["all", "symmetric"]:
+    """All, of large calls too where ranks or their links differ by more than a mirror image can stand for."""
+    is_small = shape.ranks * shape.tokens * shape.topk <= MOST_ROWS_OF_ALL_RANKS
+    if is_small or shape.experts % shape.ranks or not are_alike(fabric):
+        return "all"
+    rows_per_rank = routing.expert_rows.reshape(shape.ranks, -1).sum(axis=1)
+    return "symmetric" if megamoe.are_alike(rows_per_rank, shape.tokens) else "all"
 
 
 def roofline_us(machine: Machine, case: Case) -> float:
@@ -186,10 +197,6 @@ def _work(case: Case) -> tuple[float, str, float, float]:
         return attention_a2a.attention_flops(shape), "bf16", 2.0 * shape.batch * shape.tokens * tensors, sent
     operands = shape.m * shape.local_k + shape.local_k * shape.local_n + shape.m * shape.local_n
     return shape.flops, "bf16", 2.0 * operands, max(shape.bytes_sent, shape.bytes_received)
-
-
-def _routed_rows(case: MegaMoeCase) -> int:
-    return case.shape.ranks * case.shape.tokens * case.shape.topk
 
 
 def routing_key(shape: megamoe.MegaMoe) -> tuple[int, int, int, int]:

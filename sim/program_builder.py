@@ -115,6 +115,7 @@ class ProgramBuilder:
         return self.runs(first, len(listed))
 
     def runs(self, first_op: ArrayLike, n_ops: ArrayLike) -> int:
+        """Runs of ops: `n_ops` of them from `first_op` on, what one lane does in a task."""
         return self._append("runs", first_op=first_op, n_ops=n_ops)
 
     def tasks(

@@ -1,7 +1,7 @@
 """What a Fabric carries when GPUs send evenly: the closed forms of a topology, by counting routes through ports.
 
 If every one of some pairs of GPUs sends at the same rate r, a port with m of their routes carries m r, so that
-r = min over ports of rate / m. `drain_rate` of a machine and `xstage run --explain` come from here.
+r = min over ports of rate / m. `drain_rate` of a machine and `xstage run --parts` come from here.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ class Sweep:
         """A column (default: the study's `metric`) over the axes that have more than one value: a line over one, a heat map
         over two, panels over three.
 
-        `at` fixes others, by column: {"workload.mode": "isolated"}. Raises `InputError`.
+        `at` fixes others, by column: {"workload.mode": "isolated"}. Over further axes the point with the smallest of the
+        study's metric is drawn, over seeds the mean; the figure says so. Raises `InputError`.
         """
         from .view import plotted
 

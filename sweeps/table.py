@@ -52,7 +52,7 @@ def write_table(study: LoadedStudy, keys: list[str], journal: Journal, folder: P
     columns = {name: _column([row[part].get(name) for row in rows], part) for name, part in names.items()}
     about = {
         "question": study.study.question, "study": study.study.name, "axes": axes, "metric": study.study.metric,
-        "model_digest": model_digest(),
+        "model_digest": model_digest(), "seeds": seed_columns(study),
     }  # fmt: skip
     table = pa.table(columns).replace_schema_metadata({"xstage": json.dumps(about)})
     with write_whole(folder / FILE) as temporary:
@@ -61,8 +61,8 @@ def write_table(study: LoadedStudy, keys: list[str], journal: Journal, folder: P
 
 
 def read_table(folder: Path) -> pd.DataFrame:
-    """The points in the folder of a sweep. `attrs` has what the sweep says about itself: question, study, axes, metric and
-    model_digest.
+    """The points in the folder of a sweep. `attrs` has what the sweep says about itself: question, study, axes, which of
+    them are seeds, metric and model_digest.
 
     Raises `InputError` if there is no such table.
     """
@@ -73,6 +73,7 @@ def read_table(folder: Path) -> pd.DataFrame:
         table = parquet.read_table(file)
         said = json.loads((table.schema.metadata or {})[b"xstage"])
         about: dict[Hashable | None, Any] = {name: said[name] for name in ABOUT}
+        about["seeds"] = said.get("seeds", [name for name in said["axes"] if name == "seed"])
     except FileNotFoundError:
         reason = f"has no {FILE}: it is no folder of a sweep, or of one that was stopped at once"
         raise InputError(reason, file=str(folder), allowed="a folder that `xstage sweep -o DIR` wrote") from None
@@ -83,6 +84,11 @@ def read_table(folder: Path) -> pd.DataFrame:
     points: pd.DataFrame = table.to_pandas()
     points.attrs = about
     return points
+
+
+def seed_columns(study: LoadedStudy) -> list[str]:
+    """Axes that are seeds: points that differ in nothing else are repetitions."""
+    return [axis.column for axis in study.axes if axis.path == "seed"]
 
 
 def check_owner(study: LoadedStudy, folder: Path) -> None:

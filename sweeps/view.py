@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..scenarios.study import LoadedStudy
 from ..sim.checked import closest
 from ..sim.errors import InputError
+from .table import seed_columns
 from .task import CAUTIONS
 
 if TYPE_CHECKING:
@@ -22,10 +23,12 @@ NOT_MEANT_TO_MATTER = ("engine", "trace", "name", "question", "seed")
 def plotted(study: LoadedStudy, frame: pd.DataFrame, metric: str | None, at: Mapping[str, Any]) -> Figure:
     """The `metric` (default: the study's) over all axes with more than one value, where columns have the values in `at`.
 
-    Axes that move together are one, named by all of them. Raises `InputError` for a column that there is not or that has no
-    value there, a value that no point has, and for more axes than a picture can show.
+    Axes that move together are one, named by all of them. Over seeds the mean is drawn, and over axes beyond three the point
+    with the smallest of the study's metric; the figure says so. Raises `InputError` for a column that there is not or that
+    has no value there, and a value that no point has.
     """
     from ..plots.study_figures import axis_label, study_figure, valued
+    from .drawn import drawn
 
     metric = metric or study.study.metric
     known = [str(name) for name in frame if frame[name].dtype.kind in "iuf" and name not in ("point",)]
@@ -42,19 +45,15 @@ def plotted(study: LoadedStudy, frame: pd.DataFrame, metric: str | None, at: Map
     if frame[metric].isna().all():
         raise InputError("has no value at any of these points", field="metric", value=metric)
     groups = column_groups(study)
-    varying = {name: rest for name, *rest in groups if frame[name].nunique() > 1} or {groups[0][0]: groups[0][1:]}
+    varying = [group for group in groups if frame[group[0]].nunique() > 1] or groups[:1]
+    judged_by = study.study.metric if study.study.metric in known else metric
+    found = drawn(frame, varying, metric, judged_by, seed_columns(study))
     fixed = [f"{axis_label([name]).partition(',')[0]} {valued(name, value)}" for name, value in at.items()]
-    setting = ", ".join([*fixed, *_machine(study)])
-    return study_figure(frame, list(varying), metric, study.study.question, varying, setting)
-
-
-def check_drawable(study: LoadedStudy) -> None:
-    """Before a sweep: raises `InputError` if a picture of it would have more axes, or panels, than can be shown."""
-    from ..plots.study_figures import check_axes
-
-    points = list(study.points())
-    counts = {study.axes[first].column: len({point.positions[first] for point in points}) for first, *_ in study.groups}
-    check_axes({column: count for column, count in counts.items() if count > 1} or dict([*counts.items()][:1]))
+    setting = ", ".join([*fixed, *_machine(study), *([found.note] if found.note else [])])
+    together = {name: rest for name, *rest in found.groups}
+    return study_figure(
+        found.data, list(together), metric, study.study.question, together, setting, deviation=found.deviation
+    )
 
 
 def _machine(study: LoadedStudy) -> list[str]:

@@ -45,15 +45,31 @@ if TYPE_CHECKING:
     from .scenarios.machine_files import load_machine
     from .scenarios.schema import Scenario
     from .sim.errors import DeadlockError, InputError, LimitError, ProgramError, XstageError
+    from .sim.execute import simulate
     from .sim.machine import Machine
-    from .sim.program import Program
-    from .sim.program_builder import ProgramBuilder
+    from .sim.program import (
+        ACQUIRE,
+        COMPUTE,
+        FROM_MEMORY,
+        LOAD,
+        REDUCE,
+        RELEASE,
+        SIGNAL,
+        STORE,
+        UNDIVIDED,
+        WAIT,
+        WITH_NEXT,
+        Program,
+    )
+    from .sim.program_builder import ProgramBuilder, Seat
     from .sim.trace import Trace
     from .sweeps.estimate import Estimate, estimate
     from .sweeps.run import Sweep, sweep
 
     __version__: str
 
+_OPS = ("COMPUTE", "STORE", "LOAD", "SIGNAL", "WAIT", "ACQUIRE", "RELEASE")
+_FLAGS = ("REDUCE", "UNDIVIDED", "WITH_NEXT", "FROM_MEMORY")
 _HOMES = {
     "answers.api": ("catalogue", "run"),
     "answers.audit": ("BurstAudit", "audit"),
@@ -84,9 +100,10 @@ _HOMES = {
     "scenarios.machine_files": ("load_machine",),
     "scenarios.schema": ("Scenario",),
     "sim.errors": ("DeadlockError", "InputError", "LimitError", "ProgramError", "XstageError"),
+    "sim.execute": ("simulate",),
     "sim.machine": ("Machine",),
-    "sim.program": ("Program",),
-    "sim.program_builder": ("ProgramBuilder",),
+    "sim.program": ("Program", *_OPS, *_FLAGS),
+    "sim.program_builder": ("ProgramBuilder", "Seat"),
     "sim.trace": ("Trace",),
     "sweeps.estimate": ("Estimate", "estimate"),
     "sweeps.run": ("Sweep", "sweep"),
@@ -94,6 +111,17 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "ACQUIRE",
+    "COMPUTE",
+    "FROM_MEMORY",
+    "LOAD",
+    "REDUCE",
+    "RELEASE",
+    "SIGNAL",
+    "STORE",
+    "UNDIVIDED",
+    "WAIT",
+    "WITH_NEXT",
     "Beside",
     "BurstAudit",
     "Calibrated",
@@ -120,6 +148,7 @@ __all__ = [
     "Run",
     "RunEstimate",
     "Scenario",
+    "Seat",
     "Speedups",
     "Sweep",
     "TileComparison",
@@ -152,6 +181,7 @@ __all__ = [
     "read_trace",
     "report",
     "run",
+    "simulate",
     "sweep",
     "topology",
     "tune",

@@ -6,10 +6,6 @@ and a lane of GPU 1 waits for all eight before it continues.
     python docs/examples/06_own_schedule.py
 """
 
-from xstage.sim import program as p
-from xstage.sim.execute import simulate
-from xstage.sim.program_builder import Seat
-
 import xstage as xs
 
 US, KIB = 10**6, 2**10  # picoseconds and bytes
@@ -21,9 +17,9 @@ to_gpu1 = builder.destination({1: 64 * KIB})
 issue_ps = int(machine.issue_time_ps(64 * KIB))  # T_iss0 of such a store
 produce = builder.op_list(
     [
-        {"kind": p.COMPUTE, "duration_ps": 2 * US},
+        {"kind": xs.COMPUTE, "duration_ps": 2 * US},
         {
-            "kind": p.STORE,
+            "kind": xs.STORE,
             "target": to_gpu1,
             "bytes": 64 * KIB,
             "duration_ps": issue_ps,
@@ -34,20 +30,20 @@ produce = builder.op_list(
 )
 consume = builder.op_list(
     [
-        {"kind": p.WAIT, "counter": arrived, "count": 8},
-        {"kind": p.COMPUTE, "duration_ps": 3 * US},
+        {"kind": xs.WAIT, "counter": arrived, "count": 8},
+        {"kind": xs.COMPUTE, "duration_ps": 3 * US},
     ]
 )
 for sm in (0, 1):
     tasks = [builder.tasks(produce, 1, phase="produce", m_block=m) for m in range(4)]
     plan = builder.plan(repeat=[builder.queue(tasks)])
-    builder.groups(gpu=0, plan=plan, seats=[Seat("mma", sm=sm)])
+    builder.groups(gpu=0, plan=plan, seats=[xs.Seat("mma", sm=sm)])
 task = builder.tasks(consume, 1, phase="consume")
-builder.groups(gpu=1, plan=builder.plan(repeat=[builder.queue([task])]), seats=[Seat("mma", sm=0)])
+builder.groups(gpu=1, plan=builder.plan(repeat=[builder.queue([task])]), seats=[xs.Seat("mma", sm=0)])
 program = builder.build(schedule="an example")
 
 print(program.describe().splitlines()[0])
-traces = [simulate(program, machine.fabric(2), engine, "full") for engine in ("simpy", "compiled")]
+traces = [xs.simulate(program, machine.fabric(2), engine, "full") for engine in ("simpy", "compiled")]
 assert not traces[0].outcome.same_as(traces[1].outcome)
 print(f"both engines: {traces[0].makespan_ps / US:.6f} us")
 print(traces[1].lanes()[["gpu", "sm", "busy_us", "stall_us", "wait_peer_us"]].round(3).to_string(index=False))

@@ -136,15 +136,17 @@ def _megamoe(row: Row, schedule: str, settings: Mapping[str, str], taken: list[s
 
 
 def _policy(schedule: str, settings: Mapping[str, str]) -> megamoe.Policy:
-    """The schedule; of two launches, whose times the tables add up, with the L1 tile that a setting names."""
+    """The schedule; of two launches, whose times published tables add up, with the L1 tile that a setting names."""
     if schedule == "lag" and "lag" in settings:
         return megamoe.Lag(lag=int(settings["lag"]))
     if schedule == "unfused" and "gemm" in settings:
         return megamoe.Unfused(cast(Any, settings["gemm"]))
+    if schedule == "interleaved_ready":
+        return megamoe.Interleaved(ready=True)
     if schedule != "split":
         return megamoe.POLICIES[schedule]()
     l1_block_n = int(settings["l1_block_n"]) if "l1_block_n" in settings else None
-    return megamoe.Split(l1_block_n=l1_block_n, launch_gap_ps=0)
+    return megamoe.Split(l1_block_n=l1_block_n, launch_gap_ps=None if settings.get("launch_gap") == "machine" else 0)
 
 
 def _swaps(shape: megamoe.MegaMoe, rule: str) -> bool:
@@ -177,6 +179,8 @@ def _attention(row: Row, schedule: str, settings: Mapping[str, str], taken: list
         causal=bool(row["causal"]) if not missing(row, "causal") else False,
         family="fa3" if row["family"] == "fa3" else None,
     )
+    if settings.get("before") and row["nearest_variant"]:
+        taken.append(f"with an All-to-All of {', '.join(settings['before'].upper())} before attention")
     before = {
         "": 0,
         "qkv": shape.qkv_bytes_sent,

@@ -1,5 +1,8 @@
 """The mapping tables of this folder: variants, GPUs, rules for notes, and the rows that machine files were fitted to.
 
+variants.csv has those of the published tables. own_variants.csv has what else a table of one's own may hold: policies of
+this project by their names, and kernels for which others may be taken.
+
 A GPU has a generation, in the names that kernels have for it: sm90, sm100 (also for SM103), sm120. So has a variant that
 runs on one only.
 """
@@ -45,13 +48,21 @@ class FitRows:
 def variant_named(kind: Kind, operation: str, name: str, generation: str = "") -> tuple[Row, str]:
     """The line of a variant, and '' if it is known or else the name of the known variant that is most like it.
 
-    That is a fused kernel, or a pipeline of separate ones, if the name says so; a whole call, unless the name says which
-    part; one that runs on the GPU's generation, if that is known.
+    The name of a policy of this project means that policy and nothing beside it. A known variant that is like another name
+    is a fused kernel, or a pipeline of separate ones, if the name says so; a whole call, unless the name says which part;
+    one that runs on the GPU's generation, if that is known.
     """
-    known = [row for row in _table("variants.csv") if (row["table"], row["operation"]) == (kind, operation)]
+    known, own = (
+        [row for row in _table(file) if (row["table"], row["operation"]) == (kind, operation)]
+        for file in ("variants.csv", "own_variants.csv")
+    )
     for row in known:
         if row["variant"] == name:
             return row, ""
+    for row in own:
+        if row["variant"] == name.lower().replace(" ", "_").replace("-", "_"):
+            return row, ""
+    known += [row for row in own if row["family"] != "policy"]
     words = _words(name)
     conditions: tuple[Callable[[Row], bool], ...] = (
         lambda row: not _says_fused(words) or row["policy"] not in ("unfused", "serial"),

@@ -20,6 +20,7 @@ NO_ANSWER = {
     "build_program": "gives a Program and the Fabric that it runs on",
     "load_machine": "gives a machine",
     "load_scenario": "gives a scenario",
+    "simulate": "runs a Program, and gives a Trace",
     "write_trace": "writes a file",
 }
 """Functions that are no commands, and what they do."""

@@ -191,3 +191,13 @@ def test_a_run_says_how_even_ranks_are_before_and_after_experts_are_placed_by_lo
     assert sum(load["after"]) == pytest.approx(8 * 128 * 6)
     assert 1 <= load["max_over_mean_after"] < load["max_over_mean_before"]
     assert "rank_load" not in xs.run("megamoe-flash-skewed", overrides=changes).metrics
+
+
+def test_a_run_says_how_busy_the_busiest_expert_and_rank_are():
+    changes = {"workload.tokens": 512, "workload.ranks": "all", "workload.gpus": 4, "trace": "off"}
+    changes["workload.routing"] = {"kind": "histogram", "load": [2.0] * 64 + [1.0] * 192}
+    found = xs.run("megamoe-flash-skewed", overrides=changes)
+    routed = found.metrics["routed"]
+    assert routed["rank_max_over_mean"] == pytest.approx(2 / 1.25, rel=0.03)  # experts are drawn without replacement
+    assert routed["expert_max_over_mean"] >= routed["rank_max_over_mean"]
+    assert f"{routed['rank_max_over_mean']:.3f} times the mean" in found._repr_html_()

@@ -158,7 +158,7 @@ def test_the_advice_between_nodes_is_about_the_network_interface():
     assert advised is not None
     assert xs.audit(*asked, overrides={"interconnect.nic_rate": f"{advised[1]} GB/s"}).fits
     assert not xs.audit(*asked, overrides={"interconnect.nic_rate": f"{int(advised[1]) - 1} GB/s"}).fits
-    both = "or a drain rate of 1570 GB/s and a NIC rate of 1570 GB/s in the machine file, with which 1554 GB/s drain"
+    both = "or a drain rate of 1570 GB/s and a NIC rate of 1554 GB/s in the machine file, with which 1554 GB/s drain"
     assert both in xs.audit("hgx-h100-rails", 132, "128 KiB", "8 us").reason
 
 
@@ -330,3 +330,15 @@ def test_what_was_asked_is_said_in_whole_sentences(asked, said):
 
 def test_a_burst_that_drains_as_fast_as_it_is_issued_fills_nothing():
     assert xs.audit("hgx-b200", 1, "4 KiB", "1 us").reason.startswith("A burst drains as fast as it is issued, and ")
+
+
+@pytest.mark.parametrize("burst", ["33 KiB", "36 KiB", "48 KiB", "64 KiB"])
+def test_a_stage_that_holds_what_is_advised_stalls_nothing(burst):
+    """Room is in whole granules: 43.17 KiB an SM hold no more than 43 granules of 1 KiB."""
+    found = xs.audit("hgx-b200", 148, burst, "20 us")
+    room = {"capacity_gpu": found.peak_bytes, "capacity_sm": found.peak_sm_bytes}
+    stage = {f"machine.stage.{name}": f"{size} B" for name, size in room.items()}
+    run = xs.run("isolated-burst", overrides={"workload.burst": burst, "workload.producers": 148} | stage)
+    assert run.metrics["stall_total_us"] < 0.01, "over all 148 SMs"
+    if not found.fits:
+        assert f"{-(-found.peak_sm_bytes // 1024)} KiB an SM" in found.reason

@@ -218,6 +218,41 @@ def test_the_whole_span_is_compared_whatever_was_joined(run):
     assert xs.beside(three, SCENARIO).span.measured_us == found.span.measured_us + 1
 
 
+def launched(run, gpus, launches):
+    """A kernel of that many GPUs, each launch as long as the run, 10 us between launches."""
+    took = run.metrics["makespan_us"]
+    rows = [(gpu, launch * (took + 10)) for gpu in range(gpus) for launch in range(launches)]
+    return pd.DataFrame({
+        "gpu": [gpu for gpu, _ in rows], "sm": -1, "lane": 0, "role": "stream 7", "task": -1, "phase": None, "expert": -1,
+        "m_block": -1, "n_block": -1, "op": range(len(rows)), "name": "kernel", "kind": "kernel", "bytes": 0,
+        "start_us": [start for _, start in rows], "end_us": [start + took for _, start in rows],
+        "stall_us": np.nan, "wait_us": np.nan, "cause": None,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("gpus, launches, compared", [(1, 1, True), (4, 1, True), (1, 3, False), (2, 2, False)])
+def test_a_span_of_several_launches_is_not_compared_with_one(gpus, launches, compared):
+    """Three launches on one GPU are no more ops than one on each of four, and take three times as long."""
+    scenario = SCENARIO | {"workload": SCENARIO["workload"] | {"gpus": 4, "senders": "all"}}
+    run = xs.run(scenario, trace="full")
+    found = xs.beside(launched(run, gpus, launches), scenario, {"kernel": "all"})
+    assert (found.span.error_pct is not None) is compared
+    assert len(found.ops) == gpus * launches
+    if compared:
+        assert found.span.error_pct == pytest.approx(0, abs=1)
+
+
+def test_the_page_has_the_median_of_launches_as_the_terminal_does(run, tmp_path):
+    measured = launched(run, 1, 3)
+    found = xs.beside(measured, SCENARIO, {"kernel": "all"})
+    found.write_ops(tmp_path / "ops.parquet")
+    xs.report(tmp_path / "ops.parquet", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    table = text[text.index("errors by op") :]
+    [part] = found.parts.to_dict("records")
+    assert f"{part['measured_median_us']:.4g}" in table.partition("</table>")[0]
+
+
 def test_a_trace_that_a_backend_recorded_stands_beside_the_simulation_of_its_machine(tmp_path):
     """On made-up hardware, whose drain rate is a tenth lower than that of the machine that is simulated."""
     machine, slower_machine = made_up_machine("45 GB/s"), made_up_machine("40.5 GB/s")

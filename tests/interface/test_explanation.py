@@ -6,7 +6,8 @@ import pytest
 from xstage.scenarios.loader import Resolved
 
 import xstage as xs
-from xstage.answers.explanation import BELOW_ZERO, EVEN_BELOW_ZERO, Bar, Explanation
+from xstage.answers.explanation import BELOW_ZERO, EVEN_BELOW_ZERO, LEFT, Bar, Explanation
+from xstage.answers.limits import FOLDED, LIMITS, LINKS_OF
 
 from .scenarios import MEGAMOE, MEGAMOE_SM90
 
@@ -32,7 +33,7 @@ def made(done, *bars):
 
 def test_network_interfaces_have_a_bar_beside_the_drain_rate(done):
     bars = {bar.name: bar for bar in done.bars}
-    assert bars["links"].cause == "finite rate of network interfaces (NIC)"
+    assert bars["links"].cause == "NIC rate"
     assert bars["drain_rate"].ps < 0.05 * bars["links"].ps
     assert done.largest == bars["links"]
     assert sum(bar.ps for bar in done.bars) == done.total_ps
@@ -99,7 +100,7 @@ def test_the_time_to_issue_stores_is_a_bar():
     found = xs.explain(attention)
     [bar] = [bar for bar in found.bars if bar.name == "issue"]
     assert bar.ps > 60e6 and found.largest == bar
-    assert "time to issue stores (T_iss0)" in found.sentence
+    assert "issue time T_iss0" in found.sentence
     assert "issue" not in [bar.name for bar in xs.explain("isolated-burst", overrides={"workload.producers": 0}).bars]
 
 
@@ -215,8 +216,8 @@ def test_what_saves_more_alone_is_named(done):
 def test_main_loops_that_hold_their_feed_are_said_to():
     everything, feed, some = (xs.explain(MEGAMOE, order=order) for order in (None, ["l2_feed"], ["Q", "R"]))
     compute = [next(bar for bar in one.bars if bar.name == "compute") for one in (everything, feed, some)]
-    assert compute[0].cause == compute[1].cause == "main loops of the busiest lane"  # HBM costs its tiles nothing
-    assert compute[2].cause == "main loops of the busiest lane, with what feeds them"
+    assert compute[0].cause == compute[1].cause == "main loops"  # HBM costs its tiles nothing
+    assert compute[2].cause == "main loops, with feeds"
     assert compute[0].ps < compute[2].ps
 
 
@@ -260,3 +261,13 @@ def test_what_to_beware_of_is_printed_last():
     [said] = found.warnings
     assert found.printed()[-1] == f"warning: {said}"
     assert found.as_dict()["warnings"] == [said]
+
+
+def test_labels_of_bars_are_short_and_what_is_left_stands_under_a_line_of_its_own(done):
+    told = [limit.text for limit in LIMITS] + [text for text, _ in LINKS_OF.values()] + [FOLDED]
+    assert max(map(len, told)) <= 25
+    [table] = [part for part in done.printed() if not isinstance(part, str)]
+    labels = [text.plain for text in table.columns[0]._cells]
+    at = labels.index(LEFT)
+    assert labels[:at] == [bar.cause for bar in done.bars if bar.removed]
+    assert labels[at + 1 : -1] == [f"  {bar.cause}" for bar in done.bars if not bar.removed]

@@ -146,6 +146,23 @@ def test_of_several_rates_the_one_that_binds_is_named():
     assert f"NIC rate of {rate.value} would save" in done.printed()[-1]
 
 
+def test_of_a_list_of_links_the_one_that_binds_is_named():
+    """Two unequal islands: setting the link between them alone is enough, as the answer says."""
+    links = [
+        {"between": ["0-4", "left"], "rate": "717 GB/s"},
+        {"between": ["5-7", "right"], "rate": "717 GB/s"},
+        {"between": ["left", "right"], "rate": "300 GB/s"},
+    ]
+    scenario = wired(kind="custom", links=links)
+    done = needs(scenario)
+    rate = done.needs[0]
+    assert (rate.text, rate.now, rate.verdict) == ("rate of the link left - right (R)", "300.0 GB/s", "is not enough")
+    assert f"Rate of the link left - right (R) of {rate.value} would save" in done.sentence
+    alone = [*links[:2], links[2] | {"rate": rate.value}]
+    again = xs.run(scenario, overrides={"machine.interconnect.links": alone})
+    assert again.makespan_us == rate.time_us <= 1.01 * rate.best_us < done.time_us
+
+
 def test_where_no_rate_alone_is_enough_all_are_named_with_what_each_saves():
     done = needs(RAILS)
     rate = done.needs[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from xstage.plots.html_page import Page, Picture, Section, Table, numeric_columns, render
+from xstage.plots.html_page import Page, Picture, Section, Table, decimals, numeric_columns, render
 from xstage.sim.errors import InputError
 
 import xstage as xs
@@ -145,7 +146,8 @@ def test_what_is_needed_has_its_curves_and_its_sentence() -> None:
 
 ROLE = {"lanes": 1, "busy_mean_us": 1.0, "stall_mean_us": 0.0, "wait_mean_us": {}}
 RUN = {"schema_version": 1, "scenario": "a", "machine": "b", "engine": "compiled", "makespan_us": 1.0, "spans": {},
-       "roofs": []}  # fmt: skip
+       "roofs": [], "remote_visible_us": 0.0, "stall_total_us": 0.0, "bytes_stored": 0, "bytes_stored_to_others": 0,
+       "occupancy_peak_bytes": 0, "ops": 0, "events": 0}  # fmt: skip
 
 
 @pytest.mark.parametrize("roles", [{"mma": {"lanes": 1}}, {"mma": None}, [1]])
@@ -160,3 +162,33 @@ def test_a_letter_that_the_font_lacks_is_no_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert xs.report(tmp_path / "a.json", tmp_path / "a.html").figures == 1
+
+
+def test_numbers_of_a_column_have_as_many_digits_as_in_a_terminal() -> None:
+    table = Table("", ("us", "tiny", "large", "mixed", "rows", "none"), [
+        (23.0, 1e-4, 2.5e6, 1.5, 3, 0.0),
+        (17.3604, 2.0, 1.0, "2 GB/s", 10, 0.0),
+    ])  # fmt: skip
+    assert decimals(table) == [3, None, 0, None, 3, 3]
+    text = render(Page("", "", "", [Section("", [table])]))
+    shown = re.findall(r"<(?:td|th scope=.row.)[^>]*>([^<]*)</t", text)
+    assert shown == ["23.000", "0.0001", "2,500,000", "1.5", "3", "0.000", "17.360", "2", "1", "2 GB/s", "10", "0.000"]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ((), "How long does one burst of 48 KiB a producer take? (xstage run, simpy engine)"),
+        (("--set", "workload.burst=32KiB"),
+         "How long does one burst of 48 KiB a producer take? As written; here with workload.burst = 32KiB. (xstage run,"),
+    ],
+)  # fmt: skip
+def test_a_page_asks_what_its_scenario_asks(capsys: pytest.CaptureFixture[str], words: Any, asked: str) -> None:
+    question = "How long does one burst of 48 KiB a producer take?"
+    answer = answer_of(capsys, "run", "isolated-burst", "--engine", "simpy", "--set", "workload.producers=1",
+                       "--set", f"question={question}", *words)  # fmt: skip
+    answer["changed"] = [change for change in answer["changed"] if "producers" not in change]
+    page = answer_page(answer)
+    assert page.about.startswith(asked)
+    totals = next(section for section in page.sections if section.heading == "Totals").parts[0]
+    assert isinstance(totals, Table) and ("stored", "48 KiB" if not words else "32 KiB") in totals.rows

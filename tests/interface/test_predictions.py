@@ -314,7 +314,7 @@ def test_an_interrupt_gets_one_answer_and_ends_the_workers(workers):
             break
     os.killpg(command.pid, signal.SIGINT)
     out, said = command.communicate(timeout=60)  # until nobody has the other end of the pipes
-    assert command.returncode == 1
+    assert command.returncode == -signal.SIGINT
     assert json.loads(out) == {"error": {"type": "Interrupted", "message": "interrupted"}}
     assert [line for line in said.splitlines() if "runs" not in line] == []
 
@@ -335,6 +335,68 @@ def test_a_machine_survives_as_text():
 def test_a_notebook_shows_the_tables(done):
     assert "errors in %" in done._repr_html_()
     assert "6 rows, 4 judged" in repr(done)
+
+
+# --- tables of one's own
+
+
+def of_ones_own(tmp_path, *rows):
+    """Their predictions."""
+    file = tmp_path / "own.csv"
+    file.write_text("\n".join(rows) + "\n")
+    return xs.published(file, workers=1).rows
+
+
+@pytest.mark.parametrize("gpu", ["B200", "B300"])
+def test_separate_kernels_of_a_name_of_ones_own_are_predicted_on_every_generation(gpu, tmp_path):
+    shape = "8,4096,2048,256,6,8,fp8_e4m3,fp4_e2m1,bf16"
+    names = ("DeepEP + DeepGEMM", "deepep low latency + masked gemm", "my unfused baseline", "unfused")
+    rows = of_ones_own(tmp_path, HEADER, *(f"mine,{gpu},{shape},{name},100" for name in names))
+    assert rows.skipped.isna().all()
+    assert rows.nearest_variant.tolist()[3] == ""
+
+
+ATTENTION_HEADER = "source_url,kind,gpu,ranks,shape,dtype,variant,time_us"
+
+
+@pytest.mark.parametrize("gpu, machine", [("H100", "hgx-h100"), ("B200", "hgx-b200")])
+def test_the_name_of_a_policy_means_that_policy_and_nothing_beside_it(gpu, machine, tmp_path):
+    """No All-to-All of Q, K and V is added, and the kernel is that of the GPU."""
+    cell = '"{""b"":1,""s"":8192,""h"":32,""d"":128,""causal"":false}"'
+    row = of_ones_own(tmp_path, ATTENTION_HEADER, f"mine,ulysses_a2a,{gpu},8,{cell},bf16,serial,1000").iloc[0]
+    workload = {"kind": "attention_a2a", "heads": 32, "head_dim": 128, "tokens": 8192, "policy": "serial", "gpus": 8}
+    run = xs.run({"question": "?", "machine": machine, "workload": workload, "trace": "off"})
+    assert row.predicted_us == pytest.approx(run.makespan_us, rel=1e-9)
+    assert row.approximation == "the policy alone: of All-to-Alls that of O, none of Q, K and V"
+
+
+def test_what_a_stand_in_includes_is_said(tmp_path):
+    cell = '"{""b"":1,""s"":8192,""h"":32,""d"":128,""causal"":false}"'
+    row = of_ones_own(tmp_path, ATTENTION_HEADER, f"mine,ulysses_a2a,B200,8,{cell},bf16,serial: A2A + FA4,1000").iloc[0]
+    assert row.nearest_variant == "serial: A2A + stock FA4 + A2A"
+    assert "with an All-to-All of Q, K, V before attention" in row.approximation
+
+
+def test_a_gpu_may_be_described_by_a_machine_of_ones_own(tmp_path, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "base: hgx-b200\ndescription: half as wide\ninterconnect:\n  drain_rate: {value: 358 GB/s, source: mine}\n"
+    )
+    row = "mine,B200,8,4096,2048,256,6,64,fp8_e4m3,fp4_e2m1,bf16,expert_wave,100"
+    [plain] = of_ones_own(tmp_path, HEADER, row).to_dict("records")
+    assert main(["published", "--data", str(tmp_path / "own.csv"), "--machine", f"b200={file}", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["rows"]
+    assert (found["machine"], found["gpu"]) == (str(file), "B200")
+    assert found["predicted_us"] > plain["predicted_us"]
+    assert main(["published", "--data", str(tmp_path / "own.csv"), "--machine", f"B300={file}"]) == 2
+    assert "machine = 'B300': has no row (allowed: B200)" in capsys.readouterr().err
+
+
+def test_a_large_call_whose_ranks_differ_is_simulated_on_all_of_them(monkeypatch, tmp_path):
+    """A mirror image cannot stand for them, as with 4 experts on each of 72 ranks."""
+    monkeypatch.setattr(predict, "MOST_ROWS_OF_ALL_RANKS", 1000)
+    rows = of_ones_own(tmp_path, HEADER, "mine,GB200,36,4096,2048,144,4,64,fp8_e4m3,fp4_e2m1,bf16,expert_wave,100")
+    assert rows.skipped.isna().all() and rows.detail.tolist() == [""]
 
 
 # --- all of it

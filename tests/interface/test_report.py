@@ -15,6 +15,7 @@ from xstage.sim.errors import InputError
 
 import xstage as xs
 from xstage.cli import main
+from xstage.pages.answers import _fastest
 from xstage.pages.traces import _bars
 from xstage.paper.calls import Speedups
 
@@ -105,6 +106,59 @@ def test_an_answer_without_its_roofs_is_refused(answer, tmp_path, name):
     (tmp_path / "altered.json").write_text(json.dumps(found))
     with pytest.raises(InputError, match="is no whole answer of --json: 'roofs' is missing"):
         xs.report(tmp_path / "altered.json", tmp_path / "page.html")
+
+
+SCENARIO_OF_PAGE = {"workload.burst": "40 KiB"}
+RETURNED = {
+    "run": lambda: xs.run("isolated-burst", overrides=SCENARIO_OF_PAGE),
+    "explain": lambda: xs.explain("isolated-burst", overrides=SCENARIO_OF_PAGE),
+    "needs": lambda: xs.needs("isolated-burst", overrides=SCENARIO_OF_PAGE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_what_a_function_returned_becomes_a_page_with_its_parameters(tmp_path, name):
+    found = RETURNED[name]()
+    page = xs.report(found, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert page.figures and "isolated-burst" in page.title and Checked(text).seen["table"] == page.tables
+    assert re.search(r'<th scope="row">burst</th>\s*<td class="text">40 KiB</td>', text)  # as it was overridden
+    assert "arXiv 2607.23264" in text and "there was no command" in text
+
+
+def test_answers_without_a_scenario_become_pages_too(tmp_path):
+    audited = xs.audit("hgx-b200", producers=148, burst="32 KiB", gap="4 us")
+    assert xs.report(audited, tmp_path / "page.html").title == "Do bursts fit the stage of hgx-b200?"
+    assert xs.report(xs.diff("hgx-h100", "hgx-h200"), tmp_path / "page.html").title == "Difference"
+
+
+def test_a_trace_and_a_sweep_become_pages_as_their_files_do(tmp_path):
+    trace = xs.run("isolated-burst", trace="full").trace
+    xs.write_trace(trace, tmp_path / "trace.parquet")
+    shown = [xs.report(one, tmp_path / "page.html") for one in (trace, tmp_path / "trace.parquet")]
+    assert (shown[0].tables, shown[0].figures) == (shown[1].tables, shown[1].figures) == (4, 1)
+    study = {
+        "name": "s",
+        "question": "?",
+        "scenario": "isolated-burst",
+        "axes": {"workload.burst": ["8 KiB", "64 KiB"]},
+    }
+    swept = xs.sweep(study, tmp_path / "out", workers=1)
+    pages = [xs.report(one, tmp_path / name) for one, name in ((swept, "a.html"), (swept.folder, "b.html"))]
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    assert pages[0].title == "Sweep s"
+
+
+@pytest.mark.parametrize("made", [3, None, pd.DataFrame(), xs.Machine, xs.load_scenario("isolated-burst")])
+def test_what_is_no_answer_is_refused(tmp_path, made):
+    with pytest.raises(InputError, match="is nothing that a page is made of"):
+        xs.report(made, tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trace_without_ops_says_which_trace_a_page_needs(tmp_path):
+    with pytest.raises(InputError, match="ops need a full trace"):
+        xs.report(xs.run("isolated-burst").trace, tmp_path / "page.html")
 
 
 def test_a_page_says_the_numbers_of_its_answer(answer, tmp_path):
@@ -362,3 +416,17 @@ def test_a_long_table_says_what_it_leaves_out():
 )
 def test_a_cell_reads_as_people_write(value, shown):
     assert cell(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("makespans", "said"),
+    [
+        ({"a": 10.0, "b": 12.0}, "a is fastest with 10.0 µs: the baseline, 1.200 times as fast as the next, b."),
+        ({"a": 10.0, "b": 8.0}, "b is fastest with 8.0 µs, 1.250 times as fast as a."),
+        ({"a": 10.0}, "a is fastest with 10.0 µs."),
+    ],
+)
+def test_the_page_of_a_comparison_says_what_the_fastest_is_faster_than(makespans, said):
+    """Not than itself, where it is the baseline."""
+    ran = [{"policy": name, "makespan_us": took, "speedup": 10.0 / took} for name, took in makespans.items()]
+    assert _fastest(ran, "a") == said

@@ -19,7 +19,7 @@ def shown(capsys, *words):
 def test_values_that_replace_those_of_the_scenario_stand_below_its_question(capsys):
     changes = ("workload.burst=32KiB", "workload.bursts=2", "seed=3", "machine.interconnect.drain_rate=700GB/s")
     question, changed, ran, *_ = shown(capsys, BURST, *(word for change in changes for word in ("--set", change)))
-    assert question.startswith("isolated-burst: How long does one burst of 48 KiB")
+    assert question.startswith("isolated-burst, as written: How long does one burst of 48 KiB")
     assert changed == "changed: workload.burst = 32 KiB, workload.bursts = 2, seed = 3"
     assert "with interconnect.drain_rate = 700GB/s" in ran  # a machine says so itself
 
@@ -30,6 +30,18 @@ def test_a_part_that_was_replaced_as_a_whole_is_shown_as_one():
     assert changed == (
         "changed: workload.m = 1024, workload.policy = {name: serial}, disturb.late_gpu = [{gpu: 1, by: 2 us}]"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("machine.interconnect.drain_rate=700GB/s", "isolated-burst, as written: How long"),
+        ("question=And now?", "isolated-burst: And now?"),
+        ("engine=simpy", "isolated-burst: How long"),
+    ],
+)
+def test_a_question_is_that_of_the_file_once_a_value_was_changed(capsys, change, said):
+    assert shown(capsys, BURST, "--set", change)[0].startswith(said)
 
 
 def test_nothing_is_said_of_changes_where_there_are_none(capsys):

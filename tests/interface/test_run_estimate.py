@@ -126,7 +126,7 @@ def test_the_estimate_is_a_table_for_a_person(capsys):
 
 def test_an_estimate_explains_nothing(answer):
     code, found = answer("run", "isolated-burst", "--estimate", "--explain")
-    assert code == 2 and "--explain: does not go with --estimate" in found["error"]["message"]
+    assert code == 2 and "--parts: does not go with --estimate" in found["error"]["message"]
 
 
 def test_a_long_run_says_how_far_it_is_and_how_long_it_will_take_yet(capsys):
@@ -175,7 +175,7 @@ def test_ctrl_c_stops_a_run_that_would_take_very_long(engine):
         running.send_signal(signal.SIGINT)
         out, _ = running.communicate()
     assert line.startswith("Simulating isolated-burst: ")
-    assert running.returncode == 1
+    assert running.returncode == -signal.SIGINT
     assert json.loads(out) == {"error": {"type": "Interrupted", "message": "interrupted"}}
 
 

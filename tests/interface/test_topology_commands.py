@@ -28,7 +28,7 @@ def test_explain_prints_what_the_topology_became(capsys: pytest.CaptureFixture[s
     topology = found["explain"]["topology"]
     assert (topology["kind"], topology["gpus"], topology["links"]) == ("islands", 16, 32)
     assert topology["route_ports"] == [2, 4]
-    assert topology["all_to_all_gbs"] == pytest.approx(79.8, rel=0.01)
+    assert topology["all_to_all_gbs"] == pytest.approx(43 * 15 / 8, rel=0.001)
     assert topology["links_on_no_route"] == []
 
 

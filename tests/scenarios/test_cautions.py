@@ -235,13 +235,14 @@ def test_too_few_tiles_for_the_sms_are_named():
     assert not gemm(m=384)
 
 
-@pytest.mark.parametrize("policy", ["fused", {"name": "reserved_sms", "sms": 16}])
+@pytest.mark.parametrize("policy", [{"name": "fused"}, {"name": "reserved_sms", "sms": 16, "rotation": False}])
 def test_rows_of_one_owner_at_a_time_are_named_where_gpus_have_links_of_their_own(policy):
     [sentence] = gemm("hgx-h100-rails", gpus=16, policy=policy)
-    assert sentence.startswith("under fused and reserved_sms all ranks send to one owner of rows at a time")
+    assert sentence.startswith(f"under {policy['name']} without rotation all ranks send to one owner of rows at a time")
     assert not [text for text in gemm("hgx-h100-rails", gpus=16, policy=policy, m=128, block_m=128) if "owner" in text]
     assert not gemm("hgx-h100-rails", policy=policy)  # 8 GPUs of one node
     assert not gemm("hgx-h100-rails", gpus=16, policy="reshaped")
+    assert not gemm("hgx-h100-rails", gpus=16, policy=policy | {"rotation": True})
 
 
 def test_rows_that_are_all_there_count_as_they_are_cut():
@@ -264,9 +265,25 @@ def test_a_collective_whose_granules_do_not_fit_beside_each_other_is_named_where
         })
         for granule, gpus in (("2 KiB", 16), ("4 KiB", 16), ("4 KiB", 8))
     ]  # fmt: skip
-    said = [[text for text in cautions(one, one.program()) if "finer granule" in text] for one in resolved]
+    said = [finer_granule(one) for one in resolved]
     assert [len(texts) for texts in said] == [0, 1, 0]
     assert "stores to 15 peers from one SM, whose room holds 7 of the granules of 4 KiB" in said[1][0]
+
+
+def finer_granule(resolved):
+    """Warnings about the granule that a run ends with."""
+    program = resolved.program()
+    found = cautions(resolved, program, simulate(program, resolved.fabric(), trace="off"))
+    return [text for text in found if "finer granule" in text]
+
+
+def test_no_finer_granule_is_asked_for_where_the_network_is_always_busy():
+    """Granules to 15 peers do not fit beside each other, but the network interface has enough of them at any time."""
+    resolved = load_scenario({
+        "question": "?", "machine": "hgx-h100-rails", "granule": "4 KiB",
+        "workload": {"kind": "attention_a2a", "heads": 64, "head_dim": 128, "tokens": 32768, "policy": "serial", "gpus": 16},
+    })  # fmt: skip
+    assert finer_granule(resolved) == []
 
 
 MESH = {"interconnect.kind": "direct", "interconnect.drain_rate": None, "interconnect.link_rate": "50 GB/s"}
@@ -286,7 +303,8 @@ def attention(machine, granule="1 KiB", **workload):
     resolved = load_scenario(
         {"question": "?", "machine": machine, "granule": granule, "workload": {**sizes, **workload}}
     )
-    return cautions(resolved, resolved.program())
+    program = resolved.program()
+    return cautions(resolved, program, simulate(program, resolved.fabric(), trace="off"))
 
 
 def test_so_is_that_of_attention():

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from xstage.scenarios.catalogue import entries, find_any
 from xstage.scenarios.loader import build_program, load_scenario, parse_overrides
+from xstage.scenarios.machine_files import load_machine
 from xstage.scenarios.schema import Scenario
 from xstage.scenarios.study import load_study
 from xstage.sim.checked import check
@@ -228,7 +229,7 @@ def test_override_texts_that_mean_nothing_are_refused(texts, said):
     "path, value, said",
     [
         ("workload.brust", "1 KiB", "--set workload.brust = '1 KiB': is not a known key; did you mean 'burst'?"),
-        ("wrkload.burst", "1 KiB", "--set wrkload.burst = '1 KiB': is not a known key; did you mean 'workload'?"),
+        ("wrkload.burst", "1 KiB", "--set wrkload.burst = '1 KiB': is not a known key; did you mean 'workload.burst'?"),
         ("workload.burst", 32, "--set workload.burst = 32: is not a size"),
         ("workload.burst", "-1 KiB", "--set workload.burst = '-1 KiB': must be zero or more"),
         ("workload.burst", "1 us", "--set workload.burst = '1 us': is not a size"),
@@ -403,9 +404,30 @@ def test_a_train_of_nothing_is_a_program():
         ("brst", "workload.burst"),
         ("drain_rate", "machine.interconnect.drain_rate"),
         ("stage.capacity_gpu", "machine.stage.capacity_gpu"),
-        ("wrokload.gap", "workload"),
+        ("wrokload.gap", "workload.gap"),
+        ("wrokload.brst", "workload"),
+        ("gap_us", "workload.gap"),
+        ("R", "machine.interconnect.drain_rate"),
     ],
 )
 def test_a_key_without_its_path_is_answered_with_the_path(key, meant):
     with pytest.raises(InputError, match=f"did you mean '{meant}'"):
         load_scenario("periodic-train", {key: "3 us"})
+
+
+def test_a_machine_is_no_scenario_and_a_scenario_no_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("base: hgx-b200\n")
+    (tmp_path / "run.yaml").write_text("question: q\nmachine: hgx-b200\nworkload: {kind: burst_train}\n")
+    with pytest.raises(InputError, match="is a machine, not a scenario"):
+        load_scenario("mine.yaml")
+    for wrong in (lambda: load_machine("run.yaml"), lambda: load_scenario("periodic-train", {"machine": "run.yaml"})):
+        with pytest.raises(InputError, match="is a scenario, not a machine"):
+            wrong()
+
+
+def test_a_file_that_is_named_without_its_ending_is_suggested(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-layer.yaml").write_text("question: q\n")
+    with pytest.raises(InputError, match=r"is not in the catalogue; did you mean 'my-layer\.yaml'"):
+        load_scenario("my-layer")

@@ -73,6 +73,22 @@ def test_a_recorded_routing_is_used(tmp_path: Any) -> None:
     assert program.meta["m_blocks"][0] > 0 == sum(program.meta["m_blocks"][1:])
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tokens": 128}, r"workload.tokens = 128: differs from topk.npy, which has 64 tokens a rank \(allowed: 64\)"),
+        ({"topk": 4}, r"workload.topk = 4: differs from topk.npy, which has 2 experts a token \(allowed: 2\)"),
+    ],
+)
+def test_a_routing_that_was_recorded_for_other_sizes_names_both(tmp_path: Any, changes: Any, said: str) -> None:
+    import numpy as np
+
+    file = tmp_path / "topk.npy"
+    np.save(file, np.tile([0, 1], (4, 64, 1)))
+    with pytest.raises(InputError, match=said):
+        scenario(routing={"kind": "recorded", "file": str(file)}, **changes).program()
+
+
 def test_sizes_that_are_given_replace_those_of_the_model() -> None:
     changes = {"hidden": None, "intermediate": None, "topk": None, "experts": 128, "model": "dsv4-flash"}
     shape = scenario(**changes).scenario.workload.shape()  # type: ignore[attr-defined]
@@ -376,3 +392,18 @@ def test_a_model_brings_no_shared_experts_unless_they_are_asked_for() -> None:
     }  # fmt: skip
     unsized = dict.fromkeys(("hidden", "intermediate", "experts", "topk"))
     assert scenario(model="deepseek-v3", **unsized).scenario.workload.shape().shared_experts == 0  # type: ignore[attr-defined]
+
+
+def test_busy_experts_lie_anywhere_unless_popularity_falls_with_their_number() -> None:
+    """The busiest expert is as busy either way; the busiest rank is not."""
+
+    def routed(**routing: Any) -> dict[str, float]:
+        changes = {"experts": 256, "gpus": 8, "tokens": 512, "topk": 8}
+        zipf = {"kind": "zipf", "max_over_mean": 4, **routing}
+        found: dict[str, float] = scenario(**changes, routing=zipf).program().meta["routed"]
+        return found
+
+    dealt_out, in_order = routed(), routed(shuffle=False)
+    assert dealt_out["expert_max_over_mean"] == pytest.approx(4, rel=0.1)
+    assert in_order["expert_max_over_mean"] == pytest.approx(4, rel=0.1)
+    assert dealt_out["rank_max_over_mean"] < 1.3 < 1.7 < in_order["rank_max_over_mean"]

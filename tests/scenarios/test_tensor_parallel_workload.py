@@ -74,8 +74,21 @@ def test_what_makes_no_sense_is_refused(workload, said):
 @pytest.mark.parametrize("policy", ["fused", "serial", {"name": "reserved_sms", "sms": 16}])
 def test_one_degraded_link_slows_a_sum_in_the_switch_like_all(policy):
     """The switch needs the copies of all ranks. Each rank sends n bytes and an eighth of the sums."""
-    sizes = {"operation": "gemm_ar", "algorithm": "in_switch", "m": 2048, "n": 8192, "k": 2048, "gpus": 8, "policy": policy}
-    given = {"question": "?", "machine": "hgx-h100", "granule": "4 KiB", "workload": {"kind": "tensor_parallel", **sizes}}
+    sizes = {
+        "operation": "gemm_ar",
+        "algorithm": "in_switch",
+        "m": 2048,
+        "n": 8192,
+        "k": 2048,
+        "gpus": 8,
+        "policy": policy,
+    }
+    given = {
+        "question": "?",
+        "machine": "hgx-h100",
+        "granule": "4 KiB",
+        "workload": {"kind": "tensor_parallel", **sizes},
+    }
     one = load_scenario({**given, "disturb": {"degraded_link": {"gpu": 3, "factor": 0.25}}})
     every = load_scenario(given, {"machine.interconnect.drain_rate": f"{one.machine.drain_kbs('peer', 8) * 0.25} kB/s"})
     times = [simulate(*build_program(resolved)).makespan_ps for resolved in (one, every)]

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from xstage.plots.study_figures import _differing, study_figure
 from xstage.sim.errors import InputError
+from xstage.sweeps.drawn import drawn
 from xstage.sweeps.view import cautions
 
 import xstage as xs
@@ -111,14 +112,64 @@ def test_mappings_alone_need_no_kind_that_all_have():
     assert list(texts.values()) == ["nic_rate=43 GB/s", "nic_rate=86 GB/s"]
 
 
-def test_four_axes_are_too_many(tmp_path):
-    axes = {f"workload.{name}": [1, 2] for name in ("producers", "bursts")} | {
-        "seed": [1, 2],
-        "workload.gap": [0, "1 us"],
+def test_of_a_fourth_axis_the_best_point_is_drawn_whatever_the_column(tmp_path):
+    """The stall is that of the point with the smallest makespan, not the smallest of any point."""
+    axes = {
+        "workload.producers": [100, 120, 148],
+        "workload.burst": ["8 KiB", "40 KiB", "48 KiB"],
+        "workload.bursts": [1, 2, 3],
+        "workload.gap": ["0 us", "40 us"],
     }
     four = xs.sweep(FAST | {"axes": axes}, tmp_path, workers=1)
-    with pytest.raises(InputError, match="one to three; in Python, plot"):
-        four.plot()
+    figure = four.plot("stall_total_us")
+    said = " ".join(text.get_text().replace("\n", " ") for text in figure.texts) + (figure.get_suptitle() or "")
+    assert "of the point with the smallest makespan over gap" in said.replace("\n", " ")
+    frame = four.frame
+    ends = [name for name in axes if name != "workload.gap"]
+    ends = [next(column for column in frame if column.startswith(name)) for name in ends]
+    quickest = frame.loc[frame.groupby(ends)["makespan_us"].idxmin(), "stall_total_us"]
+    least = frame.groupby(ends)["stall_total_us"].min()
+    drawn = sorted(value for axes in figure.axes for image in axes.images for value in image.get_array().ravel())
+    assert drawn == pytest.approx(sorted(quickest))
+    assert sum(drawn) > least.sum()
+
+
+REPEATED = {
+    "question": "Which placement?", "name": "repeated",
+    "scenario": {
+        "question": "?", "machine": "hgx-b200", "granule": "4 KiB", "trace": "off",
+        "workload": {"kind": "megamoe", "hidden": 512, "intermediate": 256, "experts": 16, "topk": 2, "tokens": 64,
+                     "gpus": 4, "numbers": "bf16", "routing": {"kind": "zipf", "exponent": 1.0}},
+    },
+    "axes": {"repeat": {"path": "seed", "values": [0, 1, 2]}, "workload.policy": ["unfused", "alternating"]},
+}  # fmt: skip
+
+
+def test_seeds_are_repetitions_of_a_point(tmp_path):
+    """Neither an axis of the picture, nor where something is smallest."""
+    found = xs.sweep(REPEATED, tmp_path / "out", workers=1)
+    [axes] = [axes for axes in found.plot().axes if axes.patches]
+    by_policy = found.frame.groupby("workload.policy", sort=False)["makespan_us"]
+    assert by_policy.std().min() > 0
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx(by_policy.mean().tolist())
+    (lines,) = axes.collections[0].get_segments()[:1]
+    assert lines[1][1] - lines[0][1] == pytest.approx(2 * by_policy.std().iloc[0])
+    xs.report(tmp_path / "out", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    best = by_policy.mean().idxmin()
+    said = f"(mean of 3 seeds, with a standard deviation of {by_policy.std()[best]:.3g}), is at policy {best}."
+    assert said in text and "mean of 3 seeds." in text
+    assert "Means over seeds" in text and "at seed" not in text and "at repeat" not in text
+
+
+def test_a_sweep_of_seeds_alone_has_a_mean(tmp_path):
+    study = REPEATED | {"axes": {"seed": [0, 1, 2]}}
+    found = xs.sweep(study, tmp_path / "out", workers=1)
+    assert found.plot().axes[0].get_xlabel() == "seed"
+    xs.report(tmp_path / "out", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert f"{float(f'{found.frame.makespan_us.mean():.4g}'):.6g} µs in the mean of 3 seeds, with a standard" in text
+    assert "The smallest" not in text
 
 
 def test_a_notebook_shows_the_question_the_counts_and_the_errors(swept):
@@ -176,21 +227,15 @@ def test_a_warning_is_counted_by_itself_where_points_have_several():
     assert cautions(pd.DataFrame({"point": [0]})) == []
 
 
-def test_a_picture_that_cannot_be_drawn_is_refused_before_the_sweep(tmp_path, capsys):
-    axes = {f"workload.{name}": [1, 2] for name in ("producers", "bursts")} | {
-        "seed": [1, 2],
-        "workload.gap": [0, "1 us"],
-    }
-    many = {"workload.producers": [*range(1, 14)], "workload.burst": [f"{n} KiB" for n in range(1, 14)]}
-    for study, said in (
-        (FAST | {"axes": axes}, "in Python, plot(at={column: value}) fixes the others"),
-        (FAST | {"axes": many | {"seed": [*range(13)]}}, "would be 13 panels"),
-    ):
-        file = tmp_path / "study.yaml"
-        file.write_text(json.dumps(study))
-        assert main(["sweep", str(file), "-o", str(tmp_path / "out"), "--plot", str(tmp_path / "a.png")]) == 2
-        assert said in capsys.readouterr().err
-        assert not (tmp_path / "out").exists()
+def test_more_panels_than_fit_are_the_best_of_their_axis(tmp_path):
+    """13 values of each of three axes: the last is no panel a value."""
+    data = pd.DataFrame(
+        [(a, b, c, a + b + c % 3) for a in range(13) for b in range(13) for c in range(13)],
+        columns=["a", "b", "c", "m"],
+    )
+    found = drawn(data, [["a"], ["b"], ["c"]], "m", "m", [])
+    assert (found.groups, found.note) == ([["a"], ["b"]], "the smallest over c")
+    assert (found.data["m"] == found.data["a"] + found.data["b"]).all()
 
 
 def test_a_sweep_is_printed_though_its_picture_cannot_be_drawn(tmp_path, capsys):

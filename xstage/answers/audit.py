@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
@@ -168,7 +169,8 @@ def _judged(machine: Machine, to: Destination, gpus: int, bursts: Bursts) -> tup
     """A machine's stage, and what the closed forms say about bursts in it."""
     stage = machine.x_stage(to, gpus)
     asked = (bursts.producers, bursts.burst_bytes, bursts.gap_ps, bursts.synchronised)
-    return stage, burst_gap.audit(stage, *asked, lambda enough_kbs: raised(machine, to, gpus, enough_kbs))
+    faster = partial(raised, machine, to, gpus)
+    return stage, burst_gap.audit(stage, *asked, faster, machine.stage.granule.value)
 
 
 def stores_to(to: Destination, gpus: int) -> str:

@@ -19,7 +19,9 @@ RATES = {"drain_rate": "drain rate", "link_rate": "link rate", "nic_rate": "NIC 
 def rate_numbers(machine: Machine, to: Destination, gpus: int) -> list[str]:
     """The names of the numbers that R follows from, by dotted path. Of several rates, one that could be halved is none."""
     rates = [path for path in _rates(machine) if _matters(machine, to, gpus, path)]
-    others = ["links", "oversubscription", "duplex_efficiency"]
+    others = ["links", "oversubscription"]
+    if rates != ["interconnect.nic_rate"]:
+        others.append("duplex_efficiency")
     if to == "all" and gpus > 2:  # a store to the only peer is no scatter
         others.append("fan_out_efficiency")
     given = [name for name in others if getattr(machine.interconnect, name) is not None]

@@ -6,7 +6,7 @@ them takes just as long. Numbers are rounded to what is printed before they run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,9 @@ from .reruns import with_numbers
 
 if TYPE_CHECKING:
     from ..scenarios.loader import Resolved
+    from ..sim.interconnect import LinkProfile
     from ..sim.machine import Machine
+    from ..sim.trace import Trace
 
 UNBOUNDED = 2**20
 """A rate so many times as high limits nothing."""
@@ -175,6 +177,41 @@ def _links(machine: Machine) -> Scalable:
         return Amount(f"{factor:.4g} times that of each link", {path: scaled}, _overrides({path: written}))
 
     return Scalable("links", "rate of links (R)", "as given", at)
+
+
+def links_by_use(trace: Trace, machine: Machine) -> list[int]:
+    """Entries of a custom wiring by number, that with the busiest link first; without those that carry nothing."""
+    if machine.interconnect.links is None:
+        return []
+    busy = dict(zip(trace.fabric.port_names, trace.outcome.ports["busy_ps"].tolist(), strict=True))
+    use = [
+        max(busy.get(f"link {start}>{end}", 0) for a, b in entry.pairs() for start, end in ((a, b), (b, a)))
+        for entry in machine.interconnect.links.value
+    ]
+    return sorted((number for number, most in enumerate(use) if most), key=lambda number: -use[number])
+
+
+def some_links(machine: Machine, chosen: Collection[int]) -> Scalable:
+    """Some entries of a custom wiring, by number, the others as they are."""
+    links = machine.interconnect.links.value  # type: ignore[union-attr]
+    path, named = "interconnect.links", " and ".join(_ends(links[number]) for number in sorted(chosen))
+
+    def at(factor: float) -> Amount:
+        texts = {number: rate_text(links[number].rate * factor) for number in sorted(chosen)}
+        faster = tuple(
+            link.model_copy(update={"rate": parse_rate(texts[number])}) if number in texts else link
+            for number, link in enumerate(links)
+        )
+        written = [link.model_dump(mode="json") for link in faster]
+        return Amount(" and ".join(texts.values()), {path: faster}, _overrides({path: written}))
+
+    now = " and ".join(rate_text(links[number].rate) for number in sorted(chosen))
+    return Scalable("links", f"rate of the link{'s' if len(chosen) > 1 else ''} {named} (R)", now, at)
+
+
+def _ends(link: LinkProfile) -> str:
+    first, second = link.between
+    return f"{first} {'to' if link.one_way else '-'} {second}"
 
 
 def rate_text(rate_kbs: float) -> str:

@@ -5,7 +5,7 @@ bursts the closed forms know it (`xstage audit`); for a kernel it is searched by
 by factors of two until they are enough and until they are not, then the bounds are drawn together. A factor of R goes to
 every rate of the interconnect, one of Q to the room of each SM and of each GPU. Where an interconnect has rates of several
 kinds (GPU and network interface, GPU and core of the switch) each runs with the factor on its own, too: if one of them is
-enough, it is the one that binds, and the answer.
+enough, it is the one that binds, and the answer. So are the busiest entries of a list of links, if others may stay.
 
 How long a scenario takes is its makespan, for a single burst its sender-visible end, when it has been issued.
 """
@@ -21,26 +21,30 @@ from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
 from ..sim.units import PS_PER_US
-from ..terminal.heading import asked, what_runs_where
+from ..terminal.heading import asked, scenario_fields, what_runs_where
 from ..terminal.output import Printed, table, warning_parts, with_warnings
 from ..terminal.progress import Progress, silent
 from .api import resolved_scenario
-from .needed_parts import UNBOUNDED, Amount, Scalable, all_rates, rate_parts, room
+from .needed_parts import UNBOUNDED, Amount, Scalable, all_rates, links_by_use, rate_parts, room, some_links
 from .reruns import Given, end_in_words, simulated, taken_ps
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from ..sim.trace import Trace
+
 LOSS_PCT = 1.0
 """What a limit that is enough may cost."""
 ORDER_PCT = 0.2
 """What another order of granules alone may change; docs/model.md."""
-SAME_PROGRAM = ("attention_a2a", "megamoe")
+SAME_PROGRAM = ("attention_a2a", "megamoe", "program")
 """Kinds of workloads whose Program is the same whatever R and Q are, so that it is built once. A burst train holds the pace
 that R allows, and a kernel with a collective takes what that takes at R.
 """
 MOST_FACTOR = 1024.0
+MOST_LINKS = 3
+"""Entries of a list of links that are tried on their own, the busiest first."""
 PRECISION = 1.02
 """Bounds of a factor are drawn together until they differ by no more."""
 EXPECTED_RUNS = 11
@@ -139,7 +143,7 @@ class Needs(Printed):
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage needs --json`, without the fields that all answers share."""
         answer = {
-            "scenario": self.resolved.scenario.name,
+            **scenario_fields(self.resolved),
             "machine": self.resolved.machine.name,
             "time_is": f"{self.resolved.scenario.workload.judged_by}_us",
             "time_us": self.time_us,
@@ -224,7 +228,8 @@ def needs(scenario: Given, *, overrides: Mapping[str, Any] | None = None, progre
     unlimited_ps = took(rates.at(UNBOUNDED).of(resolved))
     drain = _need(rates, resolved, took, own_ps, unlimited_ps)
     capacity = _need(room(resolved), resolved, took, own_ps, took(resolved, without_room=True))
-    found = (_that_binds(drain, resolved, took, unlimited_ps), capacity)
+    some = _few_links(drain, resolved, run, took, own_ps, unlimited_ps)
+    found = (_that_binds(drain, resolved, took, unlimited_ps) if some is None else some, capacity)
     progress(done, done)
     return Needs(resolved, own_ps / PS_PER_US, found, tuple(cautions(resolved, run.program, run)))
 
@@ -286,6 +291,18 @@ def _that_binds(need: Need, resolved: Resolved, took: Rerun, best_ps: int) -> Ne
         return need
     return replace(need, text=binding.text, now=binding.now, value=binding.value, settings=binding.settings,
                    time_us=binding.time_us)  # fmt: skip
+
+
+def _few_links(need: Need, resolved: Resolved, run: Trace, took: Rerun, own_ps: int, best_ps: int) -> Need | None:
+    """What is needed of the busiest links of a list alone, if a few of them are enough."""
+    if need.factor is None or need.factor <= 1:
+        return None
+    by_use = links_by_use(run, resolved.machine)
+    for count in range(1, min(MOST_LINKS, len(by_use) - 1) + 1):
+        some = some_links(resolved.machine, by_use[:count])
+        if _enough(took(some.at(MOST_FACTOR).of(resolved)), best_ps):
+            return _need(some, resolved, took, own_ps, best_ps)
+    return None
 
 
 def least_factor(is_enough: Callable[[float], bool]) -> float | None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..scenarios.loader import Resolved, load_scenario
+from ..scenarios.machine_files import IN_SCENARIO
+from ..scenarios.own_program import fixed
 from ..sim import program as p
 from ..sim.errors import XstageError
 from ..sim.topology import REDUCE_RATE, SCATTER
@@ -51,7 +53,10 @@ def without_effect(
             continue
         others = {key: kept for key, kept in overrides.items() if key != path}
         try:
-            reason = _reason(program, fabric, load_scenario(scenario, others), trace)
+            other = load_scenario(scenario, others)
+            if fixed(other.scenario.workload, [path.removeprefix(IN_SCENARIO)]):
+                continue  # cautions tell it
+            reason = _reason(program, fabric, other, trace)
         except XstageError:  # nothing runs without this value, which may be what makes others acceptable
             continue
         if reason:

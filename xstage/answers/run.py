@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..scenarios.loader import Resolved
 from ..sim.units import format_size
-from ..terminal.heading import asked, what_runs_where
+from ..terminal.heading import asked, scenario_fields, what_runs_where
 from ..terminal.output import Printed, table, warning_parts, with_warnings
 from .figure_setting import setting_of
 
@@ -59,7 +59,7 @@ class Run(Printed):
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of `xstage run --json`, without the fields that all answers share."""
-        answer = {"scenario": self.resolved.scenario.name, "machine": self.resolved.machine.name, "engine": self.engine,
+        answer = {**scenario_fields(self.resolved), "machine": self.resolved.machine.name, "engine": self.engine,
                   **self.metrics}  # fmt: skip
         return with_warnings(answer, self.warnings)
 
@@ -81,28 +81,12 @@ class Run(Printed):
 def run_parts(run: Run) -> list[Any]:
     """A simulated scenario for a person: what was simulated, then the numbers."""
     metrics = run.metrics
-    peak = metrics["occupancy_peak_bytes"]
-    facts = [
-        ("makespan", f"{metrics['makespan_us']:.3f} us"),
-        *_ends(metrics),
-        ("stalled for room in the stage", _stalled(metrics)),
-        ("stored", _stored(metrics)),
-        ("most that a GPU's stage held", format_size(peak)),
-        ("simulated", f"{metrics['ops']} ops, {metrics['events']} events in {run.timing['simulate_s']:.2f} s"),
-    ]
-    if tile := metrics.get("tile"):
-        facts.append(("tile of a CTA, rows x columns", tile))
-    if fill := metrics.get("m_block_fill"):
-        facts.append(("rows of an m-block that hold a token", f"{fill['mean_rows']:.1f} of {fill['block_m']}, mean"))
-    if load := metrics.get("rank_load"):
-        placed, in_order = (f"{load[f'max_over_mean_{when}']:.3f}" for when in ("after", "before"))
-        facts.append(("rows of the busiest rank", f"{placed} times the mean; {in_order} with experts in order"))
     parts: list[Any] = [
         *asked(run.resolved),
         f"{what_runs_where(run.resolved)}, {run.engine} engine",
         *_one_of_many(run.resolved.scenario.workload),
         "",
-        table("", ("", ""), facts),
+        table("", ("", ""), totals(metrics, run.timing["simulate_s"])),
         "",
     ]
     if roofs := metrics["roofs"]:
@@ -111,12 +95,12 @@ def run_parts(run: Run) -> list[Any]:
     causes = sorted({cause for role in roles.values() for cause in role["wait_mean_us"]})
     by_role = [
         (name, role["lanes"], role["busy_mean_us"], role["stall_mean_us"],
-         *(role["wait_mean_us"].get(cause, 0.0) for cause in causes))
+         *(role["wait_mean_us"].get(cause, 0.0) for cause in causes), role["not_running_mean_us"])
         for name, role in roles.items()
     ]  # fmt: skip
     by_phase = [(name, span["tasks"], span["median_us"], span["p95_us"]) for name, span in spans.items()]
     if by_role:
-        columns = ("role", "lanes", "busy", "stall", *(f"wait: {cause}" for cause in causes))
+        columns = ("role", "lanes", "busy", "stall", *(f"wait: {cause}" for cause in causes), "not running")
         parts.append(table("where a lane's time goes, us, mean by role", columns, by_role))
     if by_phase:
         parts += [
@@ -128,6 +112,27 @@ def run_parts(run: Run) -> list[Any]:
             ),
         ]
     return parts
+
+
+def totals(metrics: Mapping[str, Any], simulated_s: float | None) -> list[tuple[str, str]]:
+    """What a run comes to, with units: name and value of each total. `metrics` are those of `Run`."""
+    took = "" if simulated_s is None else f" in {simulated_s:.2f} s"
+    found = [
+        ("makespan", f"{metrics['makespan_us']:.3f} us"),
+        *_ends(metrics),
+        ("stalled for room in the stage", _stalled(metrics)),
+        ("stored", _stored(metrics)),
+        ("most that a GPU's stage held", format_size(metrics["occupancy_peak_bytes"])),
+        ("simulated", f"{metrics['ops']} ops, {metrics['events']} events{took}"),
+    ]
+    if tile := metrics.get("tile"):
+        found.append(("tile of a CTA, rows x columns", tile))
+    if fill := metrics.get("m_block_fill"):
+        found.append(("rows of an m-block that hold a token", f"{fill['mean_rows']:.1f} of {fill['block_m']}, mean"))
+    if routed := metrics.get("routed"):
+        found.append(("rows of the busiest expert", f"{routed['expert_max_over_mean']:.3f} times the mean"))
+        found.append(("rows of the busiest rank", _busiest_rank(metrics)))
+    return found
 
 
 def roof_table(roofs: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[str], list[list[str]]]:
@@ -156,7 +161,7 @@ def tile_of(program: Program) -> str | None:
     return tile + (f", cluster of {ctas}" if ctas > 1 else "")
 
 
-def _stalled(metrics: dict[str, Any]) -> str:
+def _stalled(metrics: Mapping[str, Any]) -> str:
     total, mean = f"{metrics['stall_total_us']:.3f} us, summed over lanes", stall_mean_us(metrics)
     return f"{total}; {mean:.3f} us per lane, in roles that stall" if mean else total
 
@@ -167,7 +172,14 @@ def stall_mean_us(metrics: Mapping[str, Any]) -> float:
     return float(metrics["stall_total_us"] / max(1, lanes))
 
 
-def _stored(metrics: dict[str, Any]) -> str:
+def _busiest_rank(metrics: Mapping[str, Any]) -> str:
+    """Its rows over the mean; beside it, where experts are placed otherwise, what it would have with them in order."""
+    said = f"{metrics['routed']['rank_max_over_mean']:.3f} times the mean"
+    load = metrics.get("rank_load")
+    return said + (f"; {load['max_over_mean_before']:.3f} with experts in order" if load else "")
+
+
+def _stored(metrics: Mapping[str, Any]) -> str:
     """Bytes of all stores, and how many of them left their GPU if not all did."""
     stored, left = metrics["bytes_stored"], metrics["bytes_stored_to_others"]
     return format_size(stored) + (f", {format_size(left)} of it to other GPUs" if left < stored else "")
@@ -182,7 +194,7 @@ def _one_of_many(workload: Workload) -> list[str]:
     ]
 
 
-def _ends(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+def _ends(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The two ends of a run, of which the makespan is the later; none where nothing is sent."""
     if not metrics["remote_visible_us"]:
         return []

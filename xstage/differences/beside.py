@@ -187,15 +187,16 @@ def beside(
         if match:
             raise InputError("is for traces whose ops have names", field="match", value=", ".join(match))
         joined, parts, unmatched = _op_by_op(ops, theirs)
+        ran_once = not bool((parts["measured_ops"] > parts["simulated_ops"]).any())
     else:
-        joined, parts, unmatched = _by_name(ops, theirs, match or {})
+        joined, parts, unmatched, ran_once = _by_name(ops, theirs, match or {})
     return Beside(
         scenario,
         machine,
         joined,
         parts,
         unmatched,
-        _span(ops, theirs, parts),
+        _span(ops, theirs, ran_once),
     )
 
 
@@ -225,12 +226,11 @@ def _with_arrivals(trace: Trace) -> pd.DataFrame:
     return ops.assign(arrived_us=arrived)
 
 
-def _span(measured: pd.DataFrame, simulated: pd.DataFrame, parts: pd.DataFrame) -> Span:
+def _span(measured: pd.DataFrame, simulated: pd.DataFrame, ran_once: bool) -> Span:
     repeats = [mine for _, mine in measured.groupby("repeat")] if "repeat" in measured else [measured]
     spans = [float(ops["end_us"].max() - ops["start_us"].min()) for ops in repeats if len(ops)]
     kernels = "arrived_us" in simulated and "kind" in measured and bool((measured["kind"] == "kernel").any())
     last = simulated["arrived_us" if kernels else "end_us"].max()
-    ran_once = not bool((parts["measured_ops"] > parts["simulated_ops"]).any())
     took = float(last - simulated["start_us"].min())
     return Span(median(spans) if spans else 0.0, took, len(measured), len(simulated), ran_once)
 
@@ -251,14 +251,15 @@ def _op_by_op(measured: pd.DataFrame, simulated: pd.DataFrame) -> tuple[pd.DataF
 
 def _by_name(
     measured: pd.DataFrame, simulated: pd.DataFrame, match: Mapping[str, str]
-) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, float]]:
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, float], bool]:
+    """What `_op_by_op` gives, and whether no GPU has an op more often than one run of the simulation."""
     import pandas as pd
 
     there = parts_of(simulated)
     called = measured["name" if "name" in measured else "kind"].astype(str)
     names = list(dict.fromkeys(called))
     chosen = chosen_parts(names, match, there)
-    rows, joined = [], []
+    rows, joined, ran_once = [], [], True
     for name, part in chosen.items():
         mine = measured[called == name].sort_values("start_us", kind="stable")
         took, theirs = mine["end_us"] - mine["start_us"], there[part]
@@ -266,10 +267,15 @@ def _by_name(
         pairs = _pairs(mine, theirs, label, whole=is_whole(part))
         rows.append(_part(label, took, theirs["took_us"], pairs))
         joined += [pairs] if len(pairs) else []
+        ran_once = ran_once and _most_of_a_gpu(mine) <= _most_of_a_gpu(theirs)
     took = measured["end_us"] - measured["start_us"]
     left = {name: float(took[called == name].sum()) for name in names if name not in chosen}
     ops = pd.concat(joined, ignore_index=True) if joined else pd.DataFrame(columns=[*COLUMNS, "error_pct"])
-    return ops, _frame(rows), left
+    return ops, _frame(rows), left, ran_once
+
+
+def _most_of_a_gpu(ops: pd.DataFrame) -> int:
+    return int(ops["gpu"].value_counts().max()) if len(ops) else 0
 
 
 def _pairs(mine: pd.DataFrame, theirs: pd.DataFrame, what: str, whole: bool) -> pd.DataFrame:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Comparable: TypeAlias = "str | Path | Mapping[str, Any] | Run | Scenario | Resolved | Machine | Program | Sweep"
 
-NOT_COMPARED = ("timing", "command", "schema_version", "trace", "warnings", "explain")
+NOT_COMPARED = ("timing", "command", "question", "changed", "schema_version", "trace", "warnings", "explain")
 """Fields of answers that say how, when or where, and not what was found."""
 NAMES = ("part", "policy", "name")
 """Fields of answers by which the parts of a list are called."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from ..answers.comparison import comparison_tables
-from ..answers.run import roof_table
+from ..answers.run import roof_table, totals
 from ..answers.tuning import drawn_setting
 from ..plots.html_page import Code, Page, Picture, Section, Table, facts, flat, table_of
 from .layers import layer_page
@@ -25,38 +26,47 @@ Answer = dict[str, Any]
 
 MOST_PUBLISHED = 3000
 """Rows of published measurements that a page holds."""
-EXPLAINED = {
-    "cause": "limit, or what is left", "us": "µs", "share_pct": "share, %", "alone_us": "removed alone, µs",
-    "removed_by": "gone with",
-}  # fmt: skip
-"""Columns of a waterfall as its page names them."""
-COMMON = ("schema_version", "xstage_version", "seed", "timing", "command", "explain")
+EXPLAINED = ("limit, then what is left on the busiest lane", "µs", "share, %", "removed alone, µs", "gone with")
+"""Columns of a waterfall."""
+SPANS = ("phase", "tasks", "median", "95 %")
+"""Columns of how long tasks take."""
+TUNED = {"makespan_us": "makespan, µs", "room_bytes": "ring, bytes"}
+"""Columns of the runs of `tune` as its page names them."""
+COMMON = ("schema_version", "xstage_version", "seed", "timing", "command", "explain", "question", "changed")
 
 
 def answer_page(answer: Answer) -> Page:
-    """The page of an answer of `--json`."""
-    for needed, build in _KINDS:
-        if all(name in answer for name in needed):
-            return build(answer)
-    return _any_page(answer)
+    """The page of an answer of `--json`, which asks what its scenario asks."""
+    build = next((build for needed, build in _KINDS if all(name in answer for name in needed)), _any_page)
+    page = build(answer)
+    return replace(page, about=f"{_question(answer)} ({page.about})") if answer.get("question") else page
+
+
+def _question(answer: Answer) -> str:
+    changed = ", ".join(answer.get("changed", []))
+    return str(answer["question"]) + (f" As written; here with {changed}." if changed else "")
 
 
 def _run_page(answer: Answer) -> Page:
     from ..plots.run_figures import roles_figure, roles_table
 
     roles = roles_table(answer["roles"])
-    spans = pd.DataFrame([{"phase": phase, **found} for phase, found in answer["spans"].items()])
+    spans = [(phase, found["tasks"], f"{found['median_us']:.3f}", f"{found['p95_us']:.3f}")
+             for phase, found in answer["spans"].items()]  # fmt: skip
     lead = f"The makespan is {answer['makespan_us']:.1f} µs" + _stalled(answer["roles"]) + _nearest_roof(answer)
     drawn = roles_figure(roles, answer["makespan_us"], _what(answer))
     pictures = [Picture(drawn, "Where the time of a lane goes, the mean of each role.")]
-    found = _rest(answer, ("roles", "spans", "roofs", "warnings", "trace"))
+    others = _rest(answer, ("roles", "spans", "roofs", "warnings", "trace"))
+    in_all = totals(answer, answer.get("timing", {}).get("simulate_s"))
     sections = [
         Section(
-            "Where the time goes", [*answer.get("warnings", []), *pictures, table_of("mean of a role's lanes", roles)]
+            "Where the time goes",
+            [*answer.get("warnings", []), *pictures, table_of("mean of a role's lanes, µs", roles)],
         ),
         *_against_roofs(answer),
-        Section("How long tasks take", [table_of("from a task's first op to its last", spans)]),
-        Section("Totals", [facts("", found)]),
+        Section("How long tasks take", [Table("from a task's first op to its last, waits included, µs", SPANS, spans)]),
+        Section("Totals", [Table("", ("", ""), in_all)]),
+        Section("All numbers, named as with --json", [facts("", others)], folded=True),
     ]
     return Page(
         f"{answer['scenario']} on {answer['machine']}", f"xstage run, {answer['engine']} engine", lead, sections
@@ -87,6 +97,18 @@ def _against_roofs(answer: Answer) -> list[Section]:
     return [Section("Against the roofs", [Table(*roof_table(answer["roofs"]))])] if answer["roofs"] else []
 
 
+def _fastest(ran: Sequence[Mapping[str, Any]], baseline: str) -> str:
+    """The fastest policy beside the baseline, or beside the next one where it is the baseline."""
+    best, *others = sorted(ran, key=lambda row: row["makespan_us"])
+    said = f"{best['policy']} is fastest with {best['makespan_us']:.1f} µs"
+    if best["policy"] != baseline:
+        return said + (f", {best['speedup']:.3f} times as fast as {baseline}." if best["speedup"] else ".")
+    if not others:
+        return f"{said}."
+    times = others[0]["makespan_us"] / max(best["makespan_us"], 1e-6)
+    return f"{said}: the baseline, {times:.3f} times as fast as the next, {others[0]['policy']}."
+
+
 def _comparison_page(answer: Answer) -> Page:
     from ..plots.run_figures import makespans_figure
     from ..plots.schedule_figures import breakdown_figure
@@ -98,32 +120,17 @@ def _comparison_page(answer: Answer) -> Page:
     breakdown = pd.DataFrame([of_policy[row["policy"]] | part for row in ran for part in row["breakdown"]])
     lead = "None of the policies could run."
     if ran:
-        best = min(ran, key=lambda row: row["makespan_us"])
-        lead = f"{best['policy']} is fastest with {best['makespan_us']:.1f} µs" + (
-            f", {best['speedup']:.3f} times as fast as {answer['baseline']}." if best["speedup"] else "."
-        )
+        lead = _fastest(ran, answer["baseline"])
     pictures = [
         Picture(makespans_figure(rows), "Makespan of each policy."),
         Picture(breakdown_figure(breakdown, _what(answer)), "Stall and waits, the mean of a role's lanes."),
     ] if ran else []  # fmt: skip
     sections = [
-        Section("Policies", [*pictures, *(_sortable(*one) for one in comparison_tables(ran) if one[-1])]),
+        Section("Policies", [*pictures, *(Table(*one) for one in comparison_tables(ran) if one[-1])]),
     ]
     if failed:
         sections.append(Section("What cannot run", [Table("", ("policy", "why"), failed)]))
     return Page(f"Policies of {answer['scenario']} on {answer['machine']}", "xstage compare", lead, sections)
-
-
-def _sortable(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    """A table of text in which numbers are numbers, so that they sort as such."""
-    return Table(title, columns, [[_number(text) for text in line] for line in lines])
-
-
-def _number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _explanation_page(answer: Answer) -> Page:
@@ -133,8 +140,12 @@ def _explanation_page(answer: Answer) -> Page:
     whole = answer["total_is"].removesuffix("_us").replace("_", "-")
     drawn = waterfall_figure(bars, _what(answer), whole)
     shown = Picture(drawn, f"Limits removed one after the other, then what is left of the time ({whole}).")
-    table = bars[[name for name in EXPLAINED if name in bars]].rename(columns=EXPLAINED)
-    sections = [Section("Waterfall", [shown, table_of("", table)])]
+    rows = [
+        (bar["cause"], f"{bar['us']:.3f}", f"{bar['share_pct']:.1f}",
+         "" if bar["alone_us"] is None else f"{bar['alone_us']:.3f}", bar["removed_by"] or "")
+        for bar in answer["bars"]
+    ]  # fmt: skip
+    sections = [Section("Waterfall", [shown, Table("", EXPLAINED, rows)])]
     title = f"Where the time of {answer['scenario']} on {answer['machine']} goes"
     return Page(title, f"xstage explain, {answer['total_us']:.1f} µs in all", answer["sentence"], sections)
 
@@ -163,7 +174,11 @@ def _tuning_page(answer: Answer) -> Page:
         Section("What to change", [*answer["changes"], *as_fast, *answer["notes"]]),
         Section(
             "Runs",
-            [Picture(figure, "Makespan of the runs that were tried."), *knee, table_of("the fastest first", curve)],
+            [
+                Picture(figure, "Makespan of the runs that were tried."),
+                *knee,
+                table_of("the fastest first", curve.rename(columns=TUNED)),
+            ],
         ),
     ]
     return Page(f"Tuning of {answer['scenario']} on {answer['machine']}", "xstage tune", lead + ".", sections)

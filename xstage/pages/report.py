@@ -1,7 +1,8 @@
 """`xstage report`: what a command found, as one HTML page that needs nothing else.
 
     an answer of `--json`   run, compare, explain, needs, tune, audit, calibrate, validate, published, paper, and any other
-    a validation            what `xs.validate` returns, with the times that were measured, which an answer does not hold
+    an answer in Python     what the functions of those names return; of a validation with the times that were measured,
+                            which its answer in JSON does not hold
     a trace .parquet        of a run, of `xstage import`, or the ops of `xstage validate --ops`
     a folder of a sweep     its table, drawn over its axes
 
@@ -13,9 +14,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..answers.saved import check_regular, read_answer
 from ..plots.html_page import Code, Page, Picture, Section, Table, facts, render
@@ -24,13 +26,17 @@ from ..sim.files import check_not_read, check_output, write_whole
 from ..terminal.output import counted, with_common_fields
 
 if TYPE_CHECKING:
-    from ..hw_validate.validation import Validation
     from ..scenarios.loader import Resolved
+    from ..sim.trace import Trace
+    from ..sweeps.run import Sweep
 
 OF_SCENARIOS = ("run", "compare", "explain", "tune")
 """Commands whose first word is a scenario."""
 SWEEP = "sweep"
 SUFFIXES = (".html", ".htm")
+PROGRAM_NAME = "xstage"
+PARTS_OF_XSTAGE = ("xstage.answers", "xstage.differences", "xstage.hw_validate", "xstage.paper", "xstage.predictions")
+"""Where the classes of answers are."""
 ALLOWED = "what a command prints with --json, a trace as .parquet, or the folder of a sweep"
 
 
@@ -57,24 +63,25 @@ class Report:
         return f'<a href="{escape(self.file.as_posix())}">{escape(self.title)}</a> ({held})'
 
 
-def report(path: str | Path | Validation, output: str | Path) -> Report:
-    """Write the page of `path`, or of a validation, to `output` (.html), whole or not at all. The same input gives the same
-    bytes.
+class Answer(Protocol):
+    """What functions such as `run` and `explain` return."""
 
-    `path` is a file with an answer of `--json`, a .parquet trace, or the folder of a sweep. Raises `InputError` for what is
-    not there or is none of these, and for an output without the suffix .html, or that is `path` itself.
+    def as_dict(self) -> Mapping[str, Any]:
+        """What `--json` prints."""
+
+
+def report(found: str | Path | Answer | Trace | Sweep, output: str | Path) -> Report:
+    """Write the page of what was `found` to `output` (.html), whole or not at all. The same file gives the same bytes.
+
+    `found` is what a function such as `run` or `explain` returned, a trace, or a path: of a file with an answer of
+    `--json`, of a .parquet trace, or of the folder of a sweep. Raises `InputError` for what is not there or is none of
+    these, and for an output without the suffix .html, or that is the path itself.
     """
     check_output(output, "output", SUFFIXES)
-    if not isinstance(path, (str, Path)):
-        from ..hw_validate.validation import Validation
-
-        if not isinstance(path, Validation):
-            raise InputError("is nothing that a page is made of", field="type", value=type(path).__name__,
-                             allowed=f"a validation, or the path of {ALLOWED}")  # fmt: skip
-        return _written(_page_of_validation(path), Path(output))
-    check_not_read(output, "output", path)
-    page = page_of(Path(path))
-    return _written(page, Path(output))
+    if isinstance(found, (str, Path)):
+        check_not_read(output, "output", found)
+        return _written(page_of(Path(found)), Path(output))
+    return _written(_page_of_object(found), Path(output))
 
 
 def report_answer(answer: dict[str, Any], output: str | Path) -> Report:
@@ -119,16 +126,53 @@ def page_of(source: Path) -> Page:
         raise InputError(f"is no whole answer of --json: {cause}", file=str(source), allowed=ALLOWED) from error
 
 
-def _page_of_validation(found: Validation) -> Page:
-    from .validation import validation_page
+def _page_of_object(found: Any) -> Page:
+    """The page of what a function returned."""
+    from ..hw_validate.calibrated import Calibrated
+    from ..hw_validate.validation import Validation
+    from ..sim.trace import Trace
+    from ..sweeps.run import Sweep
 
-    answer = with_common_fields(found.as_dict(), {"wall_s": found.wall_s}, found.seed)
-    return _with_end(validation_page(answer, found), None, answer)
+    if isinstance(found, Sweep):
+        return page_of(found.folder)
+    if isinstance(found, Trace):
+        from .traces import ops_page
+
+        return _with_end(ops_page(found.ops()), None, None)
+    if not _is_answer(found):
+        allowed = f"what run, explain or another such function returns, a trace, or the path of {ALLOWED}"
+        raise InputError("is nothing that a page is made of", field="type", value=type(found).__name__, allowed=allowed)
+    resolved = getattr(found, "resolved", None)
+    timing = getattr(found, "timing", None) or ({"wall_s": found.wall_s} if hasattr(found, "wall_s") else {})
+    seed = resolved.scenario.seed if resolved is not None else getattr(found, "seed", None)
+    said = {"calibration": found.as_dict()} if isinstance(found, Calibrated) else found.as_dict()
+    answer = with_common_fields(said, timing, seed)
+    if isinstance(found, Validation):
+        from .validation import validation_page
+
+        return _with_end(validation_page(answer, found), None, answer)
+    from .answers import answer_page
+
+    page = answer_page(answer)
+    if page.title == PROGRAM_NAME:  # the page of an answer that is named by its command, of which there is none
+        page = replace(page, title=type(found).__name__)
+    return _with_end(page, None, answer, resolved=resolved)
 
 
-def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None, maker: str = "xstage ... --json") -> Page:
+def _is_answer(found: Any) -> bool:
+    """Whether it is what a function of xstage returned, with what `--json` would print."""
+    return hasattr(found, "as_dict") and type(found).__module__.startswith(PARTS_OF_XSTAGE)
+
+
+def _with_end(
+    page: Page,
+    source: Path | None,
+    answer: dict[str, Any] | None,
+    maker: str = "xstage ... --json",
+    resolved: Resolved | None = None,
+) -> Page:
     """The page with parameters, provenance and how to get it again behind it. `source` is the file that it was made from,
-    `maker` a command that makes such files, for one that does not say its own."""
+    `maker` a command that makes such files, for one that does not say its own, `resolved` the scenario if it is at hand."""
     from .. import __version__
 
     known = answer or {}
@@ -150,7 +194,7 @@ def _with_end(page: Page, source: Path | None, answer: dict[str, Any] | None, ma
         Section("Provenance", [facts("", {name: value for name, value in origin.items() if value is not None})]),
         Section("How to get it again", [Code("\n".join(steps))]),
     ]
-    parameters = _parameters(known)
+    parameters = _parameters(known) if resolved is None else _of_scenario(resolved, "Parameters")
     return Page(page.title, page.about, page.lead, [*page.sections, *parameters, *ends])
 
 
@@ -169,6 +213,11 @@ def _parameters(answer: dict[str, Any]) -> list[Section]:
     resolved = _resolved(answer.get("command"))
     if resolved is None:
         return []
+    of = " of point 0" if str(answer.get("command")).startswith(f"xstage {SWEEP} ") else ""
+    return _of_scenario(resolved, f"Parameters{of}, as they are read today")
+
+
+def _of_scenario(resolved: Resolved, heading: str) -> list[Section]:
     numbers = [
         {"name": name, **number.model_dump(mode="json", exclude_none=True)}
         for name, number in resolved.machine.numbers()
@@ -177,8 +226,7 @@ def _parameters(answer: dict[str, Any]) -> list[Section]:
         "scenario": resolved.scenario.model_dump(mode="json"),
         "machine": {"name": resolved.machine.name, "numbers": numbers},
     }
-    of = " of point 0" if str(answer.get("command")).startswith(f"xstage {SWEEP} ") else ""
-    return _parameter_sections(data, f"Parameters{of}, as they are read today")
+    return _parameter_sections(data, heading)
 
 
 def _sweep_of(study: str) -> str | None:

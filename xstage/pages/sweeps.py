@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from ..plots.html_page import Page, Picture, Section, facts, table_of
-from ..plots.study_figures import MOST_AXES, MOST_PANELS, axis_label, label, study_figure, valued
+from ..plots.study_figures import axis_label, label, study_figure, valued
+from ..sweeps.drawn import DEVIATION, REPEATS, drawn, means, name_of, repeats_note, without_seeds
 from ..sweeps.table import FILE, read_table
 from ..table_rows import errors, plain
 
@@ -33,13 +34,19 @@ def sweep_page(folder: Path) -> tuple[Page, dict[str, Any]]:
         "axes": ", ".join(about["axes"]),
         "model digest": about["model_digest"],
     }
-    pictures = [_picture(good, groups, name) for name in metrics if groups]
+    judged_by = metric if metric in good else (metrics or [metric])[0]
+    pictures = [_picture(good, groups, name, judged_by, about["seeds"]) for name in metrics if groups]
     sections = [Section("Over its axes", pictures)] if pictures else []
+    kept, repeated = without_seeds(groups, about["seeds"])
+    found = means(good, kept, metric) if repeated and metric in good else good
+    if found is not good:
+        shown_of = [*(name for name, *_ in kept), metric, DEVIATION, REPEATS]
+        sections.append(Section("Means over seeds", [table_of("", found[shown_of])]))
     sections.append(Section("Points", [table_of(f"{FILE} has {len(points.columns)} columns", points[shown])]))
     if failed:
         sections.append(Section("What failed", [table_of("", errors(points))]))
     sections.append(Section("The sweep", [facts("", facts_of)]))
-    lead = _sentence(about["question"]) + smallest(good, metric, [name for group in groups for name in group])
+    lead = _sentence(about["question"]) + _headline(found, metric, kept, about["seeds"])
     if failed:
         lead += f" {failed} of {len(points)} points failed."
     return Page(f"Sweep {about['study']}", "xstage sweep", lead, sections), about
@@ -50,30 +57,43 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
+def _headline(found: pd.DataFrame, metric: str, groups: list[list[str]], seeds: list[str]) -> str:
+    """Where the metric is smallest, of the mean over seeds; of a sweep of seeds alone, its mean."""
+    axes = [name for group in groups for name in group]
+    if axes and set(axes) <= set(seeds):
+        if metric not in found or found[metric].count() < 2:
+            return ""
+        known = found[metric].dropna()
+        mean, deviation = (f"{number:.4g}" for number in (known.mean(), known.std()))
+        is_ = f"is {valued(metric, float(mean))} in the mean of {len(known)} seeds"
+        return f" The {name_of(metric)} {is_}, {_with(deviation)}."
+    return smallest(found, metric, axes)
+
+
+def _with(deviation: str) -> str:
+    return f"with a standard deviation of {deviation}"
+
+
 def smallest(good: pd.DataFrame, metric: str, axes: list[str]) -> str:
-    """Where the study's metric is smallest, or nothing where several points share that value."""
+    """Where the study's metric, or its mean over seeds, is smallest, or nothing where several points share that value."""
     known = good[good[metric].notna()] if metric in good else good.iloc[:0]
     at_least = known[known[metric] == known[metric].min()] if len(known) > 1 else known.iloc[:0]
     if len(at_least) != 1:
         return ""
     best = at_least.iloc[0]
     at = ", ".join(f"{axis_label([name]).partition(',')[0]} {valued(name, plain(best[name]))}" for name in axes)
-    name, least = label(metric).rpartition(", ")[0] or label(metric), float(f"{best[metric]:.4g}")
-    return f" The smallest {name}, {valued(metric, least)}, is at {at}."
+    least = float(f"{best[metric]:.4g}")
+    repeats = f" ({repeats_note(at_least)}, {_with(f'{best[DEVIATION]:.3g}')})" if REPEATS in known else ""
+    return f" The smallest {name_of(metric)}, {valued(metric, least)}{repeats}, is at {at}."
 
 
-def _picture(good: pd.DataFrame, groups: list[list[str]], metric: str) -> Picture:
-    """`metric` over the three axes with most values at most; over others the smallest is taken, and the caption says so."""
-    by_length = sorted(groups, key=lambda group: good[group[0]].nunique(), reverse=True)
-    kept, left = by_length[:MOST_AXES], by_length[MOST_AXES:]
-    if len(kept) == MOST_AXES and good[kept[-1][0]].nunique() > MOST_PANELS:
-        left.insert(0, kept.pop())
-    named = " and ".join(axis_label(group) for group in left)
-    over = f", the smallest over {named}" if left else ""
-    axes = [name for name, *_ in kept]
-    least = good.loc[good.groupby(axes, sort=False, dropna=False)[metric].idxmin()] if left else good
-    figure = study_figure(least, axes, metric, "", {name: rest for name, *rest in kept})
-    return Picture(figure, f"{label(metric)} over the axes of the study{over}.")
+def _picture(good: pd.DataFrame, groups: list[list[str]], metric: str, judged_by: str, seeds: list[str]) -> Picture:
+    """`metric` over the three axes with most values at most; the caption says which point stands for those of the others."""
+    found = drawn(good, groups, metric, judged_by, seeds)
+    note = f", {found.note}" if found.note else ""
+    together = {name: rest for name, *rest in found.groups}
+    figure = study_figure(found.data, list(together), metric, "", together, deviation=found.deviation)
+    return Picture(figure, f"{label(metric)} over the axes of the study{note}.")
 
 
 def _columns(points: pd.DataFrame, axes: list[str]) -> list[str]:

@@ -34,10 +34,11 @@ def trace_page(file: Path) -> tuple[Page, str]:
         made = "validate --ops" if "program" in table else "import TRACE --beside SCENARIO --ops"
         return _joined_page(table, file), made
     check_ops(table, str(file))
-    return _ops_page(table, file), "import TRACE -o" if "name" in table else "run SCENARIO --trace"
+    return ops_page(table, f"Trace {file.name}"), "import TRACE -o" if "name" in table else "run SCENARIO --trace"
 
 
-def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
+def ops_page(ops: pd.DataFrame, title: str = "Trace") -> Page:
+    """The page of an op table."""
     from ..plots.lane_figures import lanes_figure
 
     took = ops["end_us"] - ops["start_us"]
@@ -75,7 +76,7 @@ def _ops_page(ops: pd.DataFrame, file: Path) -> Page:
     ]
     on = f"{counted(n_lanes, 'lane')} of {counted(n_gpus, 'GPU')}"
     lead = f"{counted(len(ops), 'op')} on {on}, over {ends:.1f} µs."
-    return Page(f"Trace {file.name}", "a trace", lead, sections)
+    return Page(title, "a trace", lead, sections)
 
 
 def _bars(ops: pd.DataFrame, ends: float) -> tuple[pd.DataFrame, str, str]:
@@ -114,7 +115,8 @@ def _joined_page(ops: pd.DataFrame, file: Path) -> Page:
     groups = [name for name in ("what",) if name in ops] or [name for name in ("role", "phase", "kind") if name in ops]
     frame = ops.assign(absolute=error.abs(), **{name: ops[name].astype(str) for name in groups})
     by = frame.groupby(groups, sort=False).agg(
-        ops=("error_pct", "size"), measured_us=("measured_issue_us", "sum"), simulated_us=("simulated_issue_us", "sum"),
+        ops=("error_pct", "size"), measured_median_us=("measured_issue_us", "median"),
+        simulated_median_us=("simulated_issue_us", "median"),
         median_error_pct=("error_pct", "median"), median_abs_error_pct=("absolute", "median"),
         p90_abs_error_pct=("absolute", _p90),
     ).reset_index()  # fmt: skip

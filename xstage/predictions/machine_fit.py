@@ -1,7 +1,7 @@
 """Fit a machine file's free numbers to the published times that are set aside for it, and write them into its text.
 
 scenarios/published/fit_parameters.csv lists the free numbers of each machine with what was believed before; fit.csv marks
-the rows, at most two shapes a machine. All other rows are judged, and no number may come from them.
+the rows, at most two shapes a machine and kind of kernel. All other rows are judged, and no number may come from them.
 """
 
 from __future__ import annotations

@@ -129,6 +129,7 @@ def published(
     *,
     gpu: str | None = None,
     variant: str | None = None,
+    machines: Mapping[str, str | Path] | None = None,
     workers: int = WORKERS,
     progress: Progress = silent,
 ) -> Published:
@@ -136,8 +137,8 @@ def published(
     (`scenarios.published.load_like`; an error names the columns); machines are taken as they are.
 
     `gpu` and `variant` choose rows by those columns: a name such as H20, and a pattern such as 'sm90_*', which may also be
-    that of a version. Equal cases are simulated once, in `workers` processes. Raises `InputError` for a file that cannot be
-    read, and where no row is left.
+    that of a version. `machines` gives GPUs, by the same column, another machine: a name or a file. Equal cases are
+    simulated once, in `workers` processes. Raises `InputError` for a file that cannot be read, and where no row is left.
     """
     import pandas as pd
 
@@ -156,7 +157,22 @@ def published(
     rows = [row for table in tables for row in plain_rows(table.reset_index())]
     if not rows:
         raise InputError("holds no row", file=str(data))
-    return Published(pd.DataFrame(predicted(_chosen(rows, gpu, variant), workers, progress)), of_project=data is None)
+    rows = _on_machines(_chosen(rows, gpu, variant), machines or {})
+    return Published(pd.DataFrame(predicted(rows, workers, progress)), of_project=data is None and not machines)
+
+
+def _on_machines(rows: list[dict[str, Any]], machines: Mapping[str, str | Path]) -> list[dict[str, Any]]:
+    """The rows, those of some GPUs on machines that were given for them. Raises `InputError` for a GPU that no row has."""
+    from ..scenarios.machine_files import load_machine
+    from ..sim.errors import InputError
+
+    known = {row["gpu"].lower(): row["gpu"] for row in rows}
+    chosen = {gpu.lower(): str(machine) for gpu, machine in machines.items()}
+    for gpu, machine in machines.items():
+        if gpu.lower() not in known:
+            raise InputError("has no row", field="machine", value=gpu, allowed=", ".join(sorted(known.values())))
+        load_machine(machine)
+    return [row | {"machine": chosen.get(row["gpu"].lower(), row["machine"])} for row in rows]
 
 
 def _chosen(rows: list[dict[str, Any]], gpu: str | None, variant: str | None) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ... import tile_cost
 from ...errors import InputError
-from ...placement import Placement, compare_load, contiguous
+from ...placement import Placement, compare_load, contiguous, max_over_mean
 from ...pools import Pools, pools
 from ...program import Program
 from ...program_builder import ProgramBuilder
@@ -113,7 +113,8 @@ def build(
         built.append(rank)
     early = flags.done(shape, routing, placed, built, receivers)
     add_collective(builder, machine, shape, built, Receivers(receivers, flags, early))
-    return builder.build(**_meta(shape, policy, kernel, release, ranks, built), **_rank_load(routing, placed))
+    meta = _meta(shape, policy, kernel, release, ranks, built)
+    return builder.build(**meta, routed=_evenness(routing, rows), **_rank_load(routing, placed))
 
 
 def _add_rank(builder: ProgramBuilder, rank: Rank, visible: Ints) -> Ints:
@@ -192,6 +193,14 @@ def _busiest(rows: Pools, kernel: Kernel) -> int:
     """The rank with the most m-blocks; of several that with the most rows, and the first of these."""
     m_blocks = rows.m_blocks(kernel.block_m).reshape(rows.placement.n_ranks, -1).sum(axis=1)
     return int(np.lexsort((-rows.rows_per_rank, -m_blocks))[0])
+
+
+def _evenness(routing: Routing, rows: Pools) -> dict[str, float]:
+    """Rows of the busiest expert and of the busiest rank over their means, as they were drawn and placed."""
+    return {
+        "expert_max_over_mean": routing.max_over_mean,
+        "rank_max_over_mean": max_over_mean(rows.rows_per_rank),
+    }
 
 
 def _rank_load(routing: Routing, placed: Placement) -> dict[str, object]:
