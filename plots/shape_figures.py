@@ -23,7 +23,7 @@ POLICY_COLOURS = {"compute_only": MUTED, "serial": INK, "reserved_sms": GREEN, "
 POLICY_MARKS = {"reserved_sms": "s", "comm_warp": "^", "piggyback": "o"}
 LARGE, MEDIUM, SMALL = 6.0, 4.2, 2.8
 """Sizes of marks of calls: those of one type of numbers differ from those of another in colour and size."""
-SHORT = {"fused": "fused", "reserved_sms": "SMs", "reshaped": "reshaped", "serial": "serial"}
+SHORT = {"fused": "fused", "reserved_sms": "reserved", "reshaped": "reshaped", "serial": "serial"}
 
 
 def calls_figure(data: pd.DataFrame, paper: Mapping[str, float], setting: str = "") -> Figure:
