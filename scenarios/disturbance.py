@@ -85,20 +85,26 @@ class Disturbance(Checked):
         """`fabric` with degraded ports. Raises `InputError` for a link that is not there."""
         if not self.degraded_link:
             return fabric
-        from ..sim.disturb import degraded, ports_of_gpu, ports_of_link
+        from ..sim.disturb import degraded
 
-        factors = []
+        return degraded(fabric, self._degraded_ports(fabric))
+
+    def least_factor(self, fabric: Fabric) -> float:
+        """The least that a degraded port on some route of `fabric` has left of its rate."""
+        used = set(fabric.route_ports.tolist())
+        return min((factor for ports, factor in self._degraded_ports(fabric) if used.intersection(ports)), default=1.0)
+
+    def _degraded_ports(self, fabric: Fabric) -> list[tuple[list[int], float]]:
+        """Ports, and what they have left of their rate."""
+        from ..sim.disturb import ports_of_gpu, ports_of_link
+
+        found = []
         for link in self.degraded_link:
             if link.between is not None:
-                factors += [(ports_of_link(fabric, *ends), link.factor) for ends in joined(link.between)]
+                found += [(ports_of_link(fabric, *ends), link.factor) for ends in joined(link.between)]
             elif link.gpu is not None:
-                factors.append((ports_of_gpu(fabric, link.gpu), link.factor))
-        return degraded(fabric, factors)
-
-    @property
-    def least_factor(self) -> float:
-        """The least that a degraded port has left of its rate."""
-        return min((link.factor for link in self.degraded_link), default=1.0)
+                found.append((ports_of_gpu(fabric, link.gpu), link.factor))
+        return found
 
     def gpus(self) -> Iterator[tuple[str, int]]:
         """Every GPU that is named, with the key that names it."""

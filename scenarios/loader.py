@@ -64,7 +64,8 @@ class Resolved:
         workload, seed, disturb = self.scenario.workload, self.scenario.seed, self.scenario.disturb
         with named_as_written(workload, self.places):
             if isinstance(workload, BurstTrainWorkload | TensorParallelWorkload):
-                return disturb.of_program(workload.build(self.machine, seed, disturb.least_factor))
+                least_factor = disturb.least_factor(workload.fabric(self.machine, self.scenario.granule))
+                return disturb.of_program(workload.build(self.machine, seed, least_factor))
             return disturb.of_program(workload.build(self.machine, seed))
 
     def policies(self) -> Mapping[str, PolicyChoice]:

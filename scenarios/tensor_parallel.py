@@ -34,10 +34,10 @@ class Alone(Checked):
 
 
 class Fused(Checked):
-    """Stores of the epilogue go to their owners: in plain order, or with `rotation` as under `reshaped`."""
+    """Stores of the epilogue go to their owners: in plain order, or with `rotation: true` as under `reshaped`."""
 
     name: Literal["fused"]
-    rotation: bool = False
+    rotation: bool | None = None
 
 
 class Reshaped(Checked):
@@ -54,7 +54,7 @@ class ReservedSms(Checked):
 
     name: Literal["reserved_sms"]
     sms: Count
-    rotation: bool = True
+    rotation: bool | None = None
 
 
 class Serial(Checked):
@@ -97,8 +97,7 @@ class TensorParallelWorkload(Workload):
 
     @model_validator(mode="after")
     def _rows_are_scattered(self) -> Self:
-        given = "rotation" in self.policy.model_fields_set
-        if given and self.operation != "gemm_rs":
+        if getattr(self.policy, "rotation", None) is not None and self.operation != "gemm_rs":
             reason = "is for rows that are scattered, by operation gemm_rs"
             raise refusal(reason, key=("policy", "rotation"), allowed=f"none for {self.operation}")
         return self

@@ -21,7 +21,8 @@ def issued_by(program: Program, machine: Machine) -> Program:
     """
     ops, stores = program.ops.copy(), issued_by_sms(program)
     times = machine.issue_time_ps(ops["bytes"])
-    belongs = np.append(False, ops["flags"][:-1] & WITH_NEXT > 0)[: len(ops)]
+    belongs = np.append(False, (stores & (ops["flags"] & WITH_NEXT > 0))[:-1])[: len(ops)]
+    belongs[program.runs["first_op"][program.runs["n_ops"] > 0]] = False
     ops["duration_ps"][stores] = (times - np.where(belongs, machine.stage.t0.value, 0))[stores]
     return replace(program, ops=ops)
 

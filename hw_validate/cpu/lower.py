@@ -7,8 +7,9 @@
     guards           waits at the start of a task
 
 What such a list cannot say is refused by name: a LOAD; a STORE that bumps a counter when it is visible, and a SIGNAL to
-another GPU; a STORE that adds; a multicast; several lanes of one SM; lanes of several GPUs. Programs with loads, counters,
-several GPUs or several lanes an SM are mapped by `onto_cores` and run as tables instead.
+another GPU; a STORE that adds; one that a network interface reads from memory; a multicast; several lanes of one SM; lanes
+of several GPUs. Programs with loads, counters, several GPUs or several lanes an SM are mapped by `onto_cores` and run as
+tables instead.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ def refuse_unsupported(program: Program) -> None:
     no_notice = "a core gets no notice of when its stores are visible"
     _refuse_op(store & (ops["counter"] != p.NO_COUNTER), "STORE that bumps a counter", no_notice)
     _refuse_op(store & (ops["flags"] & p.REDUCE != 0), "STORE that adds", "non-temporal stores overwrite")
+    _refuse_op(store & (ops["flags"] & p.FROM_MEMORY != 0), "STORE that goes FROM_MEMORY", "a core issues all its stores")
     replicated = np.zeros(len(ops), dtype=bool)
     replicated[store] = program.destinations["replicate"][ops["target"][store]] == 1
     _refuse_op(replicated, "multicast STORE", "a core stores to one memory")

@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -241,10 +241,14 @@ def collect(
     settings: Settings | None = None,
     progress: Progress = silent,
 ) -> Container:
-    """Run `plan` and write results to `output` after every part. Raises errors of errors.py and `InputError`."""
+    """Run `plan` and write results to `output` after every part. Raises errors of errors.py and `InputError`.
+
+    What a killed process left beside older results of that name is deleted: it is no part of these.
+    """
     unknown = [name for name in plan.header["parts"] if name not in PARTS]
     if unknown:
         raise InputError("are unknown", field="parts of the plan", value=unknown, allowed=tuple(PARTS))
+    _beside(output).unlink(missing_ok=True)
     return Collector(plan, devices, output, settings or Settings(), progress).run()
 
 
@@ -257,11 +261,17 @@ def collect_more(
     progress: Progress = silent,
 ) -> Container:
     """Run `plan` and write it together with results from before to `output`; so too what was measured until a failure, and
-    what a process that was killed here left beside it."""
-    output = Path(output)
-    beside = output.with_name(f"added-{output.name}")
+    what a process that was killed here left beside it, of which nothing is measured again. What it left is put aside with a
+    warning if it cannot be read or is not of this machine."""
+    beside = _beside(output)
     if beside.exists():
-        before = _taken_in(before, beside, output)
+        try:
+            after = _taken_in(before, beside, output)
+            plan = _without(plan, [name for name in plan.header["parts"] if _is_done(after, name, but_not_in=before)])
+            before = after
+        except InputError as error:
+            before = _put_aside(before, beside, error)
+    results = before
     try:
         collect(plan, devices, beside, settings, progress)
     finally:
@@ -270,13 +280,37 @@ def collect_more(
     return results
 
 
-def _taken_in(before: Container, beside: Path, output: Path) -> Container:
+def _beside(output: str | Path) -> Path:
+    """Where results lie that are to be added to those in `output`."""
+    output = Path(output)
+    return output.with_name(f"added-{output.name}")
+
+
+def _taken_in(before: Container, beside: Path, output: str | Path) -> Container:
     """Results from before with those of a file beside them, which is gone when `output` has both."""
     added = load(beside, "results")
     results = merged(before, added) if added.header["transport"] else before  # it failed before there was one
     save(results, output)
     beside.unlink()
     return results
+
+
+def _is_done(results: Container, name: str, but_not_in: Container) -> bool:
+    now, then = (one.header["parts"].get(name, {}).get("state") for one in (results, but_not_in))
+    return bool(now == "done" and then != "done")
+
+
+def _without(plan: Container, names: Sequence[str]) -> Container:
+    parts = {name: told for name, told in plan.header["parts"].items() if name not in names}
+    return replace(plan, header={**plan.header, "parts": parts})
+
+
+def _put_aside(before: Container, beside: Path, error: InputError) -> Container:
+    """Keep what cannot be taken in under another name, and say so with the results from before."""
+    aside = beside.replace(beside.with_name(f"not-{beside.name}"))
+    said = f"what an earlier run left was not taken in, and is now in {aside.name}: {error}"
+    print(f"warning: {said}", file=sys.stderr)
+    return replace(before, header={**before.header, "warnings": [*before.header["warnings"], said]})
 
 
 def main(arguments: Sequence[str] | None = None, devices: Callable[[], Devices] | None = None) -> int:

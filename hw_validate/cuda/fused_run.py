@@ -88,6 +88,7 @@ def steady_runs(call: Call, memory: JobMemory, repeats: int, stated_mhz: float) 
         lambda _: _read(memory, (*_NOTED, *call.outputs)),
         stated_mhz,
         repeats,
+        memory.devices,
     )
 
 

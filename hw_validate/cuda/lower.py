@@ -5,9 +5,9 @@
     courier  one warp more in each CTA, which bumps counters for the lanes
     ticks    durations stay picoseconds here; `Lowered.at_clock` makes them ticks of an SM's clock
 
-What the kernel cannot do like a GPU of the model is refused by name: a multicast, which needs memory of its own kind; more
-lanes on one SM than there are barriers and warps; a store or load larger than its lane's part of the buffer; a lane that
-waits for loads of another (own_loads.py).
+What the kernel cannot do like a GPU of the model is refused by name: a multicast, which needs memory of its own kind; a
+STORE that a network interface reads from memory; more lanes on one SM than there are barriers and warps; a store or load
+larger than its lane's part of the buffer; a lane that waits for loads of another (own_loads.py).
 Shares are rounded up to whole 16 bytes. The kernel claims tasks itself, by the Program's queues, plans and guards.
 """
 
@@ -125,7 +125,7 @@ class Lowered:
 
 def lower(program: Program, target: Target = Target()) -> Lowered:
     """Tables for `program`. Raises `ProgramError` for what the kernel cannot replay, `InputError` for memory too small."""
-    _refuse_multicast(program)
+    _refuse_stores(program)
     lanes, ctas = _lanes(program, target)
     groups, group_words, n_taken, cursors, is_shared = _groups(program, lanes, ctas)
     ops, shares, store_piece, load_piece = _ops(program, target)
@@ -162,12 +162,13 @@ def lower(program: Program, target: Target = Target()) -> Lowered:
     )
 
 
-def _refuse_multicast(program: Program) -> None:
+def _refuse_stores(program: Program) -> None:
     ops = program.ops
     store = np.flatnonzero(ops["kind"] == p.STORE)
     rows = program.destinations[ops["target"][store]]
     for bad, why in (
         (rows["replicate"] == 1, "a multicast STORE: it needs multicast memory"),
+        (ops["flags"][store] & p.FROM_MEMORY > 0, "a STORE that goes FROM_MEMORY: an SM issues all stores here"),
         (rows["n_shares"] > MOST_SHARES, f"a STORE to more than {MOST_SHARES} GPUs: a warp deals one share a lane"),
     ):
         if bad.any():

@@ -234,7 +234,9 @@ def wake(runner: BurstRunner) -> tuple[BurstRun, bool]:
     table = scout_table()
     table["bytes"] = np.minimum(table["bytes"], runner.region_bytes // 8 // WARP_STORE_BYTES * WARP_STORE_BYTES)
     resolved, stated = runner.resolve(table), runner.transport.ranks[0].clock_mhz / 1000
-    runs, is_steady = until_steady(lambda: runner.run(resolved), BurstRun.cycles_per_ns, lambda run: run, stated)
+    runs, is_steady = until_steady(
+        lambda: runner.run(resolved), BurstRun.cycles_per_ns, lambda run: run, stated, gpu=runner.devices
+    )
     return runs[-1], is_steady
 
 

@@ -7,8 +7,9 @@ while results are written or another process asks for its state.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 Ran = TypeVar("Ran")
 Noted = TypeVar("Noted")
@@ -18,7 +19,9 @@ STEADY_CLOCK = 0.01
 LEAST_OF_STATED = 0.5
 """Of the clock that a GPU states, from which it counts as at work."""
 MOST_RUNS, LONGEST_S = 50, 0.5
-"""How often and how long a kernel runs at most until its clock is steady."""
+"""How many runs are thrown away at most, and for how long, until the clock is steady."""
+_LOW: WeakKeyDictionary[object, float] = WeakKeyDictionary()
+"""By GPU, the low clock that all the waiting did not lift: it is capped, and nobody need wait for more again."""
 
 
 def until_steady(
@@ -27,24 +30,40 @@ def until_steady(
     note: Callable[[Ran], Noted],
     stated: float,
     wanted: int = 2,
+    gpu: object = None,
 ) -> tuple[list[Noted], bool]:
-    """`note` of `wanted` runs in a row at a steady clock, and whether it was: if not after `MOST_RUNS`, or in time, any
-    count.
+    """`note` of `wanted` runs in a row, and whether their clock was steady, and not below `LEAST_OF_STATED`. Runs are thrown
+    away until it is, or `MOST_RUNS` have been, or `LONGEST_S` are over: then any count.
 
     `clock_of` tells the SM clock of what `run` came to, in units of `stated`. Of a run at an idle clock nothing is noted,
-    so that the GPU hardly pauses.
+    so that the GPU hardly pauses. `gpu` is what a clock that stays low is remembered of, as a share of `stated`, until a
+    run is above it.
     """
-    begun, number, is_over = time.perf_counter(), 0, False
+    begun, thrown_away = time.perf_counter(), 0
     noted, clocks = list[Noted](), list[float]()
     while len(noted) < wanted:
         ran = run()
-        number += 1
         clock = clock_of(ran)
-        is_over = is_over or number > MOST_RUNS - wanted or time.perf_counter() - begun > LONGEST_S
-        is_idle = clock < LEAST_OF_STATED * stated
-        has_moved = max([clock, *clocks]) > min([clock, *clocks]) * (1 + STEADY_CLOCK)
-        if not is_over and (is_idle or has_moved):
+        may_wait = thrown_away < MOST_RUNS and time.perf_counter() - begun <= LONGEST_S
+        is_idle = clock < _least_share(gpu) * stated
+        if may_wait and (is_idle or not _is_steady([*clocks, clock])):
+            thrown_away += len(noted) + is_idle
             noted, clocks = [], []
-        if is_over or not is_idle:
+        if not (may_wait and is_idle):
             noted, clocks = [*noted, note(ran)], [*clocks, clock]
-    return noted, not is_over
+    is_low = min(clocks) < LEAST_OF_STATED * stated
+    if gpu is not None and is_low and _is_steady(clocks):
+        _LOW[gpu] = min(clocks) / stated
+    elif gpu is not None and not is_low:
+        _LOW.pop(gpu, None)
+    return noted, _is_steady(clocks) and not is_low
+
+
+def _is_steady(clocks: Sequence[float]) -> bool:
+    return max(clocks) <= min(clocks) * (1 + STEADY_CLOCK)
+
+
+def _least_share(gpu: object) -> float:
+    """From which share of the stated clock on a GPU counts as at work."""
+    low = None if gpu is None else _LOW.get(gpu)
+    return LEAST_OF_STATED if low is None else low * (1 - STEADY_CLOCK)

@@ -94,3 +94,29 @@ def test_one_degraded_link_slows_a_sum_in_the_switch_like_all(policy):
     times = [simulate(*build_program(resolved)).makespan_ps for resolved in (one, every)]
     assert times[0] == pytest.approx(times[1], rel=0.02)
     assert times[0] > 9 / 8 * 2048 * 8192 * 2 * 1e9 / (0.25 * one.machine.drain_kbs("peer", 8))
+
+
+@pytest.mark.parametrize("operation", ["gemm_rs", "ag_gemm", "gemm_ar"])
+@pytest.mark.parametrize("policy", ["fused", "serial", {"name": "reserved_sms", "sms": 16}, "reshaped", "compute_only"])
+def test_a_scenario_that_was_read_can_be_written_and_read_again(operation, policy):
+    read = scenario(operation=operation, policy=policy)
+    for written in (read.scenario, read.scenario.model_dump(mode="json")):
+        assert load_scenario(written).scenario == read.scenario
+
+
+def test_a_degraded_link_that_nothing_passes_slows_nothing():
+    """Eight GPUs of one node: their network interfaces, and the GPUs of the other node, take no part."""
+    sizes = {
+        "operation": "gemm_ar",
+        "algorithm": "in_switch",
+        "m": 2048,
+        "n": 2048,
+        "k": 2048,
+        "gpus": 8,
+        "policy": "serial",
+    }
+    given = {"question": "?", "machine": "hgx-h100-rails", "workload": {"kind": "tensor_parallel", **sizes}}
+    plain = simulate(*build_program(load_scenario(given))).makespan_ps
+    for gpu in (0, 12):
+        disturb = {"degraded_link": {"between": [gpu, "network"], "factor": 0.05}}
+        assert simulate(*build_program(load_scenario({**given, "disturb": disturb}))).makespan_ps == plain

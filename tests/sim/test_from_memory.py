@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from xstage.sim import program as p
+from xstage.sim.activity import timeline
 from xstage.sim.errors import ProgramError
 from xstage.sim.execute import simulate
 from xstage.sim.program import Program
@@ -57,6 +58,21 @@ def test_it_holds_no_room_and_uses_no_port_of_a_gpu(engine: str) -> None:
     assert (ports["egress 0"], ports["ingress 2"], ports["link 0>2"]) == (65536, 0, 256)
     assert trace.occupancy_steps(0)[1].max() == trace.outcome.peak_gpu_bytes[0] == 128
     assert trace.outcome.lanes["stall_ps"][1] == 0
+
+
+def test_its_first_port_is_a_link_where_its_route_has_one() -> None:
+    for fabric, first in ((direct(3, 10**9, STAGE), "link 0>2"), (switch(3, 10**9, STAGE), "egress 0")):
+        trace = simulate(beside_stores(flags=p.FROM_MEMORY), fabric, trace="full")
+        records = trace.outcome.granule_records
+        ports = trace.first_ports(records)
+        assert {fabric.port_names[port] for port in ports[records["destination"] == 2]} == {first}
+        assert {fabric.port_names[port] for port in ports[records["destination"] == 1]} == {"egress 0"}
+
+
+def test_what_has_no_egress_uses_none_over_time() -> None:
+    """All of it is drained after 256 ps, the stores of SM 0 after 65,536: the egress is half in use until the end."""
+    trace = simulate(beside_stores(flags=p.FROM_MEMORY), direct(3, 10**9, STAGE), trace="full")
+    assert timeline(trace, bins=4)["egress_pct"].tolist() == pytest.approx([50] * 4, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,18 @@ def test_what_a_network_interface_reads_is_not_issued_by_an_sm():
     assert durations_of([STORE | {"flags": p.FROM_MEMORY}]) == [7]
 
 
+def test_a_burst_begins_after_what_a_network_interface_reads_and_with_every_run():
+    read = STORE | {"flags": p.FROM_MEMORY | p.WITH_NEXT}
+    assert durations_of([read, STORE]) == [7, 164_000]
+    b = ProgramBuilder(2)
+    b.destination({1: 64})
+    pair = b.ops(p.STORE, target=0, bytes=64, flags=np.array([p.WITH_NEXT, 0]))
+    runs = [int(b.runs(first, count)) for first, count in ((pair, 2), (pair + 1, 1))]
+    tasks = [int(b.tasks(run, 1)) for run in runs]
+    b.groups(gpu=0, plan=b.plan(repeat=[b.queue(tasks)]), seats=[Seat("producer")])
+    assert issued_by(b.build(), MACHINE).ops["duration_ps"].tolist() == [164_000, 164_000]
+
+
 @pytest.mark.parametrize("ops", [[], [{"kind": p.COMPUTE, "duration_ps": 1}]])
 def test_a_program_without_stores_stays_as_it_is(ops):
     program = program_of(ops)

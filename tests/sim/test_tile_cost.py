@@ -243,3 +243,14 @@ def test_a_number_of_the_interconnect_that_nobody_gives_is_named() -> None:
     said = r"interconnect\.all_to_all_rate: is not given for hgx-h100 .*, nor by rate_kbs of the policy"
     with pytest.raises(InputError, match=said):
         attention_a2a.build(machine, attention_a2a.Attention(256, 8, ranks=2), attention_a2a.Policy("serial"))
+
+
+def test_a_round_with_more_tiles_than_sms_takes_what_two_rounds_take() -> None:
+    """Eight tiles of 100 bytes on four SMs, held up by HBM or by L2."""
+    none = np.zeros(8)
+    for costs, feed in ((COSTS, none), (replace(COSTS, hbm_bytes_per_us=1e6, l2_bytes_per_us=80.0), none + 100.0)):
+        times = [
+            main_loop_ps(costs, none, feed, none + 100.0, rounds=rounds).tolist()
+            for rounds in (Rounds(np.zeros(8, dtype=np.int64)), Rounds.in_order(costs.sms, 8))
+        ]
+        assert times[0] == times[1]

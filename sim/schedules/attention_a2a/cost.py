@@ -110,12 +110,13 @@ def _kv_steps(tile: Tile, shape: Attention) -> Floats:
     """Steps over K and V of each m-block, [m-blocks].
 
     A tile of g packed heads has the rows of bm / g tokens, and under a causal mask reaches to the last of them. Each m-block
-    of g heads stands for g such tiles, and has the mean of their steps.
+    of g heads stands for g such tiles, of which the last m-block has fewer, and has the mean of their steps.
     """
-    first = np.arange(tile.blocks(shape.tokens)) * tile.block_m
-    own = tile.block_m * (np.arange(tile.packed_heads) + 1) // tile.packed_heads
-    reach = np.minimum(shape.tokens, first[:, None] + own) if shape.causal else np.full((len(first), 1), shape.tokens)
-    return np.asarray((-(-reach // tile.block_n)).mean(axis=1))
+    heads, block = tile.packed_heads, np.arange(tile.blocks(shape.tokens)) * tile.block_m
+    first, end = (block[:, None] + tile.block_m * (np.arange(heads) + more) // heads for more in (0, 1))
+    reach = np.minimum(shape.tokens, end) if shape.causal else shape.tokens
+    is_there = (first < shape.tokens) | (heads == 1)  # a pair of CTAs computes as one
+    return np.asarray((-(-reach // tile.block_n) * is_there).mean(axis=1))
 
 
 def _tile_bytes(tile: Tile, shape: Attention) -> float:

@@ -75,12 +75,12 @@ def main_loops_ps(rank: Rank) -> Ints:
     weights = weight_names(kernel, tiles, blocks.expert[tiles.block])
     weight_bytes = kernel.weight_bytes(shape, tiles.l2, is_shared)
     hits = weight_hits(kernel, shape, rank.costs, tiles, blocks.expert[tiles.block], rows)
-    rounds = _rounds(tiles, rank.costs.sms, rank.links.l2_launched)
+    rounds = rounds_of(tiles, rank.costs.sms, rank.links.l2_launched)
     hbm, users = tile_cost.bytes_from_hbm(rounds, weights, weight_bytes, hits)
     return tile_cost.main_loop_ps(rank.costs, flops, feed, hbm, _in_turn_us(rank), users, rounds)
 
 
-def _rounds(tiles: Tiles, sms: int, l2_launched: bool) -> tile_cost.Rounds:
+def rounds_of(tiles: Tiles, sms: int, l2_launched: bool) -> tile_cost.Rounds:
     """As many neighbours as there are SMs run side by side, but an L2 tile at the earliest in the round after its inputs'.
 
     A kernel that is launched for L2 begins a round of its own.

@@ -105,6 +105,7 @@ def remote_signal(builder, counter, seat):
         (lambda b, c, s: [{"kind": p.LOAD, "target": 1, "bytes": 64, "counter": c}], r"ops\[0\], a LOAD"),
         (store({1: 64}, 64, bumps=True), "STORE that bumps a counter"),
         (store({1: 64}, 64, flags=p.REDUCE), "STORE that adds"),
+        (store({1: 64}, 64, flags=p.FROM_MEMORY), r"ops\[0\], a STORE that goes FROM_MEMORY"),
         (store({1: 64}, 64, replicate=True), "multicast STORE"),
         (remote_signal, "SIGNAL to another GPU"),
     ],

@@ -119,7 +119,11 @@ def test_on_one_core_ranks_store_one_after_the_other():
 
 @pytest.mark.parametrize(
     "change, named",
-    [({"flags": p.REDUCE}, "a STORE that adds"), ({"replicate": True}, "a multicast STORE")],
+    [
+        ({"flags": p.REDUCE}, "a STORE that adds"),
+        ({"flags": p.FROM_MEMORY}, r"ops\[0\], a STORE that goes FROM_MEMORY"),
+        ({"replicate": True}, "a multicast STORE"),
+    ],
 )
 def test_what_cores_cannot_do_is_refused(change, named):
     replicate = change.pop("replicate", False)

@@ -163,6 +163,7 @@ def test_every_lane_has_its_own_part_of_a_buffer():
     "program, target, error, message",
     [
         (lambda: build(store(64, replicate=True)), {}, ProgramError, r"ops\[0\], a multicast STORE"),
+        (lambda: build(store(64, flags=p.FROM_MEMORY)), {}, ProgramError, r"ops\[0\], a STORE that goes FROM_MEMORY"),
         (lambda: build(compute, seats=[STORER] * 16), {}, ProgramError, "to 15 lanes on an SM, but SM 0 of GPU 0 has 16"),
         (lambda: build(store(), seats=[Seat("any")] * 3), {}, ProgramError, "24 warps an SM, the lanes of one need 25"),
         (

@@ -526,3 +526,14 @@ def test_query_heads_of_a_rank_share_the_keys_and_values_that_it_has():
     took = simulate(build(machine, shape, Policy("compute_only")), machine.fabric(8), trace="off").makespan_ps
     moved = 2 * batch * tokens * 128 * (2 * 2 + 2 * 1)
     assert took >= moved * 1e9 / machine.compute.hbm_rate.value
+
+
+@pytest.mark.parametrize(
+    ("tokens", "causal", "steps"), [(288, True, 15), (288, False, 27), (1152, True, 180), (1152, False, 324)]
+)
+def test_the_last_packed_tiles_are_those_that_have_tokens(tokens, causal, steps):
+    """8 heads in tiles of 32 tokens: 288 tokens are 9 tiles, 1152 are 36; a step is 128 tokens."""
+    shape = Attention(tokens, 64, kv_heads=8, causal=causal)
+    tile = shape.tile("fa4")
+    costs = AttentionCosts.of(load_machine("hgx-b200"))
+    assert 8 * tile_times(costs, tile, shape).steps.sum() == steps

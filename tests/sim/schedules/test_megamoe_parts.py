@@ -12,7 +12,7 @@ from xstage.sim.program import Program
 from xstage.sim.schedules.megamoe import ExpertWave, Unfused, build
 from xstage.sim.schedules.megamoe.kernel import choose
 from xstage.sim.schedules.megamoe.order import Tiles
-from xstage.sim.schedules.megamoe.tiles import weight_hits
+from xstage.sim.schedules.megamoe.tiles import rounds_of, weight_hits
 from xstage.sim.tile_cost import TileCosts
 
 from .test_megamoe import MACHINES, SM90, SM100, routed, run, shape_for
@@ -123,3 +123,20 @@ def test_tiles_of_l2_share_hbm_with_those_of_l1_only_where_their_inputs_can_be_t
     fused, launched = (build(machine, shape, policy, routed(shape)) for policy in (ExpertWave(), Unfused()))
     assert 0 < len(main_loops(fused, phase)) * 2 <= 4 * machine.sms
     assert main_loops(fused, phase) == main_loops(launched, phase)
+
+
+@pytest.mark.parametrize(
+    ("launched", "expected"),
+    [
+        (False, [[0, 0, 0, 0, 1], [2, 2, 1]]),  # inputs of the last L2 tile end in round 0
+        (True, [[0, 0, 0, 0, 1], [2, 2, 2]]),
+    ],
+)
+def test_tiles_of_l2_run_after_their_inputs_and_a_kernel_of_its_own_begins_a_round(
+    launched: bool, expected: list[list[int]]
+) -> None:
+    """Five tiles of L1 on four SMs, of blocks 0, 0, 1, 1, 1, then L2 of blocks 1, 1, 0."""
+    block = np.array([0, 0, 1, 1, 1, 1, 1, 0])
+    tiles = Tiles(np.arange(8) >= 5, block, np.zeros_like(block))
+    found = rounds_of(tiles, 4, launched).of_tile
+    assert [found[:5].tolist(), found[5:].tolist()] == expected
