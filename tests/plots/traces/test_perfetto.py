@@ -163,7 +163,7 @@ def test_a_counter_with_too_many_steps_keeps_its_peaks(monkeypatch):
     monkeypatch.setattr(counters, "MOST_STEPS", 4)
     thinned = stage_steps(trace, gpu)
     assert len(thinned.time_ns) <= 4
-    assert thinned.value.max() == exact.value.max()
+    assert thinned.value.max() == trace.occupancy_steps(gpu)[1].max() >= exact.value.max()
     until = [*thinned.time_ns[1:], exact.time_ns[-1] + 1]
     for time, end, value in zip(thinned.time_ns, until, thinned.value, strict=True):
         inside = (exact.time_ns >= time) & (exact.time_ns < end)
