@@ -360,11 +360,11 @@ def _resting(resolved: Resolved, trace: Trace) -> tuple[int, int]:
 
 def _of_gemms(machine: Machine, kernels: Sequence[Kernel]) -> list[str]:
     """The same of the kernels of a block."""
-    from ..sim.layers import GemmKernel
+    from ..sim.predict import GemmCall
 
     names: dict[str, list[str]] = {}
     for kernel in kernels:
-        if isinstance(kernel.work, GemmKernel):
+        if isinstance(kernel.work, GemmCall):
             for sentence in _of_a_gemm(machine, kernel.work.shape, kernel.work.policy):
                 names.setdefault(sentence, []).append(kernel.name)
     return [f"of {', '.join(of)}, {sentence}" for sentence, of in names.items()]
@@ -425,12 +425,13 @@ def _rate_of_the_policy(machine: Machine, workload: Workload) -> list[tuple[int,
 
 def _rates_of(machine: Machine, work: Work) -> list[str]:
     """The machine's rates at which a kernel of a block sends."""
-    from ..sim.layers import AttentionKernel, Exchange, GemmKernel
+    from ..sim.layers import AttentionKernel, Exchange
+    from ..sim.predict import GemmCall
 
     match work:
         case Exchange():
             return ["all_to_all_rate"]
-        case AttentionKernel() | GemmKernel():
+        case AttentionKernel() | GemmCall():
             name = _rate_of(machine, work.shape, work.policy.name)
             return [] if name is None else [name]
         case _:

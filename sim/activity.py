@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from . import program as p
 from .errors import InputError
-from .program_index import expand, share_of_gpu
+from .program_index import share_of_gpu
 from .topology import PLAIN, SCATTER
 from .units import PS_PER_US
 
@@ -94,11 +94,8 @@ def _compute_by_task(trace: Trace, counted: NDArray[np.bool_]) -> tuple[Ints, In
     until = np.concatenate([[0], np.cumsum(computing)])
     first = program.runs["first_op"].astype(np.int64)
     by_run = until[first + program.runs["n_ops"]] - until[first]
-    task, row = expand(trace.layout.span_first, program.tasks["n_runs"])
-    seat, group = row - trace.layout.span_first[task], trace.outcome.spans["group"][row]
-    ran = group >= 0
-    task, seat, group = task[ran], seat[ran], group[ran]
-    return task, program.groups["first_lane"][group] + seat, by_run[program.tasks["first_run"][task] + seat]
+    task, lane, row = trace.parts()
+    return task, lane, by_run[program.tasks["first_run"][task] + row - trace.layout.span_first[task]]
 
 
 def _phase(trace: Trace, phase: str) -> int:
@@ -239,9 +236,8 @@ def waits_us(trace: Trace) -> dict[str, float]:
 
 def phase_windows(trace: Trace) -> list[dict[str, Any]]:
     """When each phase was going on: phase, tasks, first_us (its first op begins), last_us (its last op ends)."""
-    task, row = expand(trace.layout.span_first, trace.program.tasks["n_runs"])
-    ran = trace.outcome.spans["group"][row] >= 0
-    spans, phase = trace.outcome.spans[row[ran]], trace.program.tasks["phase"][task[ran]]
+    task, _, row = trace.parts()
+    spans, phase = trace.outcome.spans[row], trace.program.tasks["phase"][task]
     windows = []
     for number, name in enumerate(trace.program.phases):
         mine = spans[phase == number]
@@ -249,7 +245,7 @@ def phase_windows(trace: Trace) -> list[dict[str, Any]]:
             windows.append(
                 {
                     "phase": name or "untagged",
-                    "tasks": len(np.unique(task[ran][phase == number])),
+                    "tasks": len(np.unique(task[phase == number])),
                     "first_us": float(mine["start_ps"].min() / PS_PER_US),
                     "last_us": float(mine["end_ps"].max() / PS_PER_US),
                 }

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from .layers import AttentionKernel, Elementwise, Exchange, GemmKernel, Kernel, MoeKernel
+from .layers import AttentionKernel, Elementwise, Exchange, Kernel, MoeKernel
+from .predict import GemmCall
 from .routing import Routing
 from .schedules import attention_a2a, megamoe, tensor_parallel
 from .schedules.attention_a2a import Attention
@@ -85,10 +86,10 @@ def dense_block(
     def into(name: str, n: int) -> Kernel:
         if not scatter:
             return _gemm(name, rows, n // ranks, hidden)
-        return Kernel(name, GemmKernel(TensorParallel("ag_gemm", rows, n, hidden, ranks), policy))
+        return Kernel(name, GemmCall(TensorParallel("ag_gemm", rows, n, hidden, ranks), policy))
 
     def out_of(name: str, k: int) -> Kernel:
-        return Kernel(name, GemmKernel(TensorParallel(reduce, rows, hidden, k, ranks), policy))
+        return Kernel(name, GemmCall(TensorParallel(reduce, rows, hidden, k, ranks), policy))
 
     return (
         _norm("norm 1", norm_rows, hidden),
@@ -125,7 +126,7 @@ def expert_block(
 
 
 def _gemm(name: str, m: int, n: int, k: int) -> Kernel:
-    return Kernel(name, GemmKernel(TensorParallel("gemm_rs", m, n, k, 1)))
+    return Kernel(name, GemmCall(TensorParallel("gemm_rs", m, n, k, 1)))
 
 
 def _norm(name: str, rows: int, hidden: int) -> Kernel:

@@ -29,12 +29,11 @@ from .execute import simulate
 from .mirror import are_alike, mirrored
 from .placement import contiguous
 from .pools import pools
-from .predict import MOST_ROWS_OF_ALL_RANKS, exchange_ps
+from .predict import MOST_ROWS_OF_ALL_RANKS, GemmCall, exchange_ps
 from .schedules import attention_a2a, megamoe, tensor_parallel
 from .schedules.attention_a2a import Attention
 from .schedules.megamoe import MegaMoe
 from .schedules.megamoe.in_place import with_rows_in_place
-from .schedules.tensor_parallel import TensorParallel
 from .tile_cost import needed
 from .units import PS_PER_US
 
@@ -53,7 +52,6 @@ FREE_NETWORK = 1000
 """How many times wider a network without limits is."""
 
 ATTENTION_ALONE = attention_a2a.Policy("compute_only")
-GEMM_ALONE = tensor_parallel.Policy("compute_only")
 
 
 @dataclass(frozen=True)
@@ -62,14 +60,6 @@ class AttentionKernel:
 
     shape: Attention
     policy: attention_a2a.Policy = ATTENTION_ALONE
-
-
-@dataclass(frozen=True)
-class GemmKernel:
-    """A GEMM, with its collective by `policy`; with one rank a GEMM alone."""
-
-    shape: TensorParallel
-    policy: tensor_parallel.Policy = GEMM_ALONE
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +86,7 @@ class Elementwise:
     bytes_moved: int
 
 
-Work = AttentionKernel | GemmKernel | MoeKernel | Exchange | Elementwise
+Work = AttentionKernel | GemmCall | MoeKernel | Exchange | Elementwise
 
 
 @dataclass(frozen=True)
@@ -201,7 +191,7 @@ def kernel_length(machine: Machine, work: Work, granule_bytes: int | None = None
         case AttentionKernel():
             alone = attention_a2a.build(machine, work.shape, work.policy.alone)
             program = attention_a2a.build(machine, work.shape, work.policy)
-        case GemmKernel():
+        case GemmCall():
             alone = tensor_parallel.build(machine, work.shape, work.policy.alone)
             program = tensor_parallel.build(machine, work.shape, work.policy)
         case MoeKernel():

@@ -9,7 +9,7 @@ import numpy as np
 from . import program as p
 from .activity import lanes_of_role
 from .kept_bytes import kept_bytes
-from .program_index import expand, op_repeats
+from .program_index import op_repeats
 from .units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -92,9 +92,7 @@ def _spans(trace: Trace) -> dict[str, Any]:
 def task_spans(trace: Trace) -> tuple[Any, Any]:
     """Phase and length (ps) of every task: from the first op of its first lane to the last op of its last."""
     tasks, rows = trace.program.tasks, trace.outcome.spans
-    task, row = expand(trace.layout.span_first, tasks["n_runs"])
-    ran = rows["group"][row] >= 0
-    task, row = task[ran], row[ran]
+    task, _, row = trace.parts()
     start = np.full(len(tasks), np.iinfo(np.int64).max)
     end = np.full(len(tasks), -1, dtype=np.int64)
     np.minimum.at(start, task, rows["start_ps"][row])

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MOST_ROWS_OF_ALL_RANKS = 110_000
 """(token, slot) pairs over all ranks up to which every rank is simulated: 2048 tokens, top-k 6, 8 ranks."""
 SEED = 0
+COMPUTE_ONLY = tensor_parallel.Policy("compute_only")
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,6 @@ class MegaMoeCase:
     swap_ab: bool = False
     tile: WaveTile = "wide"
 
-    @property
-    def ranks(self) -> int:
-        return self.shape.ranks
-
 
 @dataclass(frozen=True)
 class AttentionCase:
@@ -73,21 +70,13 @@ class AttentionCase:
     packs: int = 0
     bytes_packed: int = 0
 
-    @property
-    def ranks(self) -> int:
-        return self.shape.ranks
-
 
 @dataclass(frozen=True)
-class GemmCase:
-    """A GEMM with tensor-parallel communication."""
+class GemmCall:
+    """A GEMM, with its collective by `policy`; with one rank a GEMM alone."""
 
     shape: tensor_parallel.TensorParallel
-    policy: tensor_parallel.Policy
-
-    @property
-    def ranks(self) -> int:
-        return self.shape.ranks
+    policy: tensor_parallel.Policy = COMPUTE_ONLY
 
 
 @dataclass(frozen=True)
@@ -98,15 +87,11 @@ class PartCase:
     part: Part
 
     @property
-    def ranks(self) -> int:
-        return self.call.ranks
-
-    @property
     def shape(self) -> megamoe.MegaMoe:
         return self.call.shape
 
 
-Case = MegaMoeCase | PartCase | AttentionCase | GemmCase
+Case = MegaMoeCase | PartCase | AttentionCase | GemmCall
 
 
 def predict_us(machine: Machine, case: Case) -> float:
@@ -122,7 +107,7 @@ def predict_us(machine: Machine, case: Case) -> float:
     if isinstance(case, MegaMoeCase):
         extra_us = case.launches * _compute_us(machine, "kernel_gap") if case.launches else 0.0
         return float(_run_megamoe(machine, case, trace="off").makespan_ps / PS_PER_US) + extra_us
-    fabric = machine.fabric(case.ranks)
+    fabric = machine.fabric(case.shape.ranks)
     extra_us = 0.0
     if isinstance(case, AttentionCase):
         program = attention_a2a.build(machine, case.shape, case.policy)
@@ -140,7 +125,7 @@ def _run_with_spans(machine: Machine, case: MegaMoeCase) -> Trace:
 
 def _run_megamoe(machine: Machine, case: MegaMoeCase, trace: Literal["off", "summary"]) -> Trace:
     routing = _random_scores(*routing_key(case.shape))
-    fabric = machine.fabric(case.ranks)
+    fabric = machine.fabric(case.shape.ranks)
     ranks = _simulated_ranks(case.shape, routing, fabric)
     program = megamoe.build(
         machine,
@@ -173,7 +158,7 @@ def roofline_us(machine: Machine, case: Case) -> float:
     peak = getattr(machine.compute, f"{math}_tflops")
     if peak is None or machine.compute.hbm_rate is None:
         raise InputError(f"is not given for {machine.name}", field=f"compute.{math}_tflops or compute.hbm_rate")
-    link = machine.drain_kbs("all", case.ranks) if case.ranks > 1 else 1
+    link = machine.drain_kbs("all", case.shape.ranks) if case.shape.ranks > 1 else 1
     hbm_us = memory / (machine.compute.hbm_rate.value / 1e3)
     return float(max(flops / (peak.value * 1e6), hbm_us, wire / (link / 1e3)))
 
@@ -212,7 +197,7 @@ def _random_scores(ranks: int, tokens: int, topk: int, experts: int) -> Routing:
 def _all_to_all_us(machine: Machine, case: AttentionCase) -> float:
     if not case.launches:
         return 0.0
-    return exchange_ps(machine, case.bytes_before, case.ranks, case.launches) / PS_PER_US
+    return exchange_ps(machine, case.bytes_before, case.shape.ranks, case.launches) / PS_PER_US
 
 
 def exchange_ps(machine: Machine, bytes_sent: int, ranks: int, launches: int = 1) -> int:

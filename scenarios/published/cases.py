@@ -30,7 +30,7 @@ from typing import Any, Literal, cast, get_args
 import pandas as pd
 
 from ...sim.errors import InputError
-from ...sim.predict import AttentionCase, Case, GemmCase, MegaMoeCase, PartCase
+from ...sim.predict import AttentionCase, Case, GemmCall, MegaMoeCase, PartCase
 from ...sim.predict_parts import Part
 from ...sim.schedules import attention_a2a, megamoe, tensor_parallel
 from ...sim.schedules.attention_a2a.shape import ELEMENT_BYTES
@@ -217,7 +217,7 @@ def _gemm(row: Row, schedule: str, settings: Mapping[str, str], taken: list[str]
         grid=int(settings["grid"]) if "grid" in settings else None,
     )
     sms = int(settings.get("sms", 0)) if schedule == "reserved_sms" else 0
-    return GemmCase(shape, tensor_parallel.Policy(cast(Any, schedule), reserved_sms=sms))
+    return GemmCall(shape, tensor_parallel.Policy(cast(Any, schedule), reserved_sms=sms))
 
 
 def _check(column: str, value: Any, allowed: Iterable[Any]) -> None:

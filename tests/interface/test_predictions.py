@@ -17,7 +17,7 @@ from xstage.sim.schedules.megamoe import ExpertWave, Interleaved
 
 import xstage as xs
 from xstage.cli import main
-from xstage.predictions.answers import answer, answers, machine_of, text_of
+from xstage.predictions.answers import answer, answers
 from xstage.predictions.choices import choices, score
 from xstage.predictions.machine_fit import fit_machine, free_numbers, overhead_us, write_fit
 from xstage.predictions.published import Published, ordered, predicted
@@ -325,11 +325,6 @@ def test_what_a_machine_cannot_run_becomes_the_reason():
     found = answer(load_machine("hgx-h20"), mapped(row).case)
     assert found.predicted_us is None
     assert "needs FP4 Tensor Cores" in found.reason
-
-
-def test_a_machine_survives_as_text():
-    machine = load_machine("gb300")
-    assert machine_of(text_of(machine)) == machine
 
 
 def test_a_notebook_shows_the_tables(done):

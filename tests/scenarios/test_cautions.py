@@ -7,7 +7,8 @@ from xstage.scenarios.cautions import block_cautions, cautions
 from xstage.scenarios.loader import load_scenario
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.execute import simulate
-from xstage.sim.layers import GemmKernel, Kernel
+from xstage.sim.layers import Kernel
+from xstage.sim.predict import GemmCall
 from xstage.sim.schedules.tensor_parallel import Policy, TensorParallel
 
 SLOW = {"disturb.degraded_link": {"gpu": 1, "factor": 0.5}}
@@ -361,7 +362,7 @@ def test_and_not_where_there_is_one_or_none_is_needed(wiring, how):
 def test_gemms_of_a_block_are_named():
     machine = load_machine("hgx-h100")
     few = TensorParallel("gemm_rs", 64, 8192, 28672, 8)
-    kernels = [Kernel(name, GemmKernel(few, Policy("serial"))) for name in ("up", "down")]
+    kernels = [Kernel(name, GemmCall(few, Policy("serial"))) for name in ("up", "down")]
     [sentence] = [text for text in block_cautions(machine, (), 8, kernels, []) if "tiles" in text]
     assert sentence.startswith("of up, down, tiles of 128 x 256 are fewer")
 

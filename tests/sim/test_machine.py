@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -230,3 +231,10 @@ def test_a_request_fraction_that_would_round_to_nothing_is_refused():
     overrides = {"interconnect.load_request_fraction": 0.0004}
     with pytest.raises(InputError, match=r"load_request_fraction = 0\.0004: is too small to count"):
         load_machine("hgx-b200", overrides).fabric(2)
+
+
+def test_a_machine_reaches_another_process_as_it_is():
+    machine = load_machine("gb300", {"interconnect.drain_rate": "500 GB/s"})
+    sent = pickle.loads(pickle.dumps(machine))
+    assert sent == machine
+    assert hash(sent) == hash(machine)

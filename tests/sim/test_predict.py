@@ -6,13 +6,13 @@ import pytest
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.errors import InputError
 from xstage.sim.layers import Exchange, kernel_length
-from xstage.sim.predict import AttentionCase, GemmCase, MegaMoeCase, predict_us, roofline_us
+from xstage.sim.predict import AttentionCase, GemmCall, MegaMoeCase, predict_us, roofline_us
 from xstage.sim.schedules import attention_a2a, megamoe, tensor_parallel
 
 B200, H20 = load_machine("hgx-b200"), load_machine("hgx-h20")
 MOE = MegaMoeCase(megamoe.MegaMoe(1024, 512, 32, 4, 16, ranks=4), megamoe.ExpertWave())
 ATTENTION = AttentionCase(attention_a2a.Attention(2048, 8, ranks=4), attention_a2a.Policy("serial"))
-GEMM = GemmCase(tensor_parallel.TensorParallel("gemm_rs", 1024, 1024, 4096, 4), tensor_parallel.Policy("fused"))
+GEMM = GemmCall(tensor_parallel.TensorParallel("gemm_rs", 1024, 1024, 4096, 4), tensor_parallel.Policy("fused"))
 
 
 @pytest.mark.parametrize("case", [MOE, ATTENTION, GEMM])
@@ -85,5 +85,5 @@ def test_the_roofline_of_a_slow_link_is_what_crosses_it():
     rows = 16 * 4 * 3 / 4 * (shape.pull_bytes + 2 * 1024)
     assert roofline_us(slow, MOE) == pytest.approx(rows / rate)
     reduce = tensor_parallel.TensorParallel("gemm_ar", 1024, 1024, 4096, 4, "one_shot")
-    found = roofline_us(slow, GemmCase(reduce, tensor_parallel.Policy("fused")))
+    found = roofline_us(slow, GemmCall(reduce, tensor_parallel.Policy("fused")))
     assert found == pytest.approx(3 * 1024 * 1024 * 2 / rate)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..sim.errors import XstageError
@@ -42,22 +40,7 @@ def answers(asked: Sequence[tuple[Machine, Case]], workers: int) -> Iterator[tup
 
     A worker gets neighbours that share a routing one after the other: it draws the routing once.
     """
-    texts = {id(machine): text_of(machine) for machine, _ in asked}
-    questions = [(texts[id(machine)], case) for machine, case in asked]
-    return each_on_workers(_answer_of_text, questions, workers, together=_routing_or_itself)
-
-
-@cache
-def machine_of(text: str) -> Machine:
-    """The machine that `text_of` gave: machines have no pickled form."""
-    from ..sim.machine import Machine
-
-    return Machine.parse(json.loads(text))
-
-
-def text_of(machine: Machine) -> str:
-    """A machine as text."""
-    return json.dumps(machine.model_dump(mode="json", exclude_unset=True))
+    return each_on_workers(_answer, asked, workers, together=_routing_or_itself)
 
 
 def drawn_for(case: Case) -> tuple[int, ...] | None:
@@ -68,10 +51,9 @@ def drawn_for(case: Case) -> tuple[int, ...] | None:
     return routing_key(case.shape) if isinstance(case.shape, MegaMoe) else None
 
 
-def _answer_of_text(question: tuple[str, Case]) -> Answer:
-    text, case = question
-    return answer(machine_of(text), case)
+def _answer(question: tuple[Machine, Case]) -> Answer:
+    return answer(*question)
 
 
-def _routing_or_itself(question: tuple[str, Case]) -> object:
+def _routing_or_itself(question: tuple[Machine, Case]) -> object:
     return drawn_for(question[1]) or question
