@@ -125,7 +125,10 @@ def _refuse(program: Program) -> None:
     stores = program.ops["kind"] == p.STORE
     for bad, what in (
         (stores & (program.ops["flags"] & p.REDUCE != 0), "a STORE that adds: non-temporal stores overwrite"),
-        (stores & (program.ops["flags"] & p.FROM_MEMORY != 0), "a STORE that goes FROM_MEMORY: a core issues all its stores"),
+        (
+            stores & (program.ops["flags"] & p.FROM_MEMORY != 0),
+            "a STORE that goes FROM_MEMORY: a core issues all stores",
+        ),
         (stores & _replicated(program), "a multicast STORE: a core stores to one memory at a time"),
     ):
         if bad.any():

@@ -110,7 +110,8 @@ def calibrate(results: Container) -> GpuCalibration:
     sizes, control = _by_size(bursts, "control", 1, noting)
     # Where only fewer SMs show a law, all together are beyond the knee with the smallest burst.
     knee_bytes = found.knee_bytes.value if found.producers == _producers(bursts) else 0.0
-    said, shortest = _told_by_microbenchmarks(results, knee_bytes)
+    full_ns = found.capacity_bytes.value / found.drain_gbs.value
+    said, shortest = _told_by_microbenchmarks(results, knee_bytes, full_ns)
     warnings += said
     if (doubt := _flat(found, sizes, control)) is not None:
         warnings.append(doubt)
@@ -135,12 +136,14 @@ def calibrate(results: Container) -> GpuCalibration:
     return GpuCalibration(seen, costs, capacity, long_run_gbs, long_run_warm_gbs)
 
 
-def _told_by_microbenchmarks(results: Container, knee_bytes: float) -> tuple[list[str], dict[str, float] | None]:
+def _told_by_microbenchmarks(
+    results: Container, knee_bytes: float, full_ns: float
+) -> tuple[list[str], dict[str, float] | None]:
     """The cautions, and `small_burst`. What fails in here is told in their place, whatever it is: they come from rows that
     the fit does not use, and the GPU that was measured may be gone, so they may not take the calibration with them."""
     try:
         rows = microbenchmarks(results)
-        return cautions(rows, knee_bytes), small_burst(rows)
+        return cautions(rows, knee_bytes, full_ns), small_burst(rows)
     except Exception as error:
         return [f"cautions could not be told: {type(error).__name__}: {error}"], None
 

@@ -25,16 +25,17 @@ LEAST_OF_FENCE = 0.75
 """A load back that takes less than this share of a release has not been where the stores went."""
 SLOWED_PCT = 10.0
 BESIDE_HOGS = 2.0
-"""How many times longer a release may take while other SMs store."""
-IN_THE_SM = 0.1
-"""What a release to the own SM may take, as a share of the burst with it."""
+"""How many times longer than by the law a release may take while other SMs store."""
+IN_THE_SM = 0.25
+"""What a release to the own SM may take, as a share of one to all after the same burst, which waits for its stores."""
 
 Rows = Sequence[dict[str, Any]]
 
 
-def cautions(rows: Rows, knee_bytes: float | None = None) -> list[str]:
+def cautions(rows: Rows, knee_bytes: float | None = None, full_ns: float | None = None) -> list[str]:
     """From the table of `summary.microbenchmarks`; rows that were not measured say nothing. `knee_bytes` is the size of a
-    burst of all SMs at the knee (None: roughly, from the isolated bursts)."""
+    burst of all SMs at the knee, `full_ns` what a full stage takes to drain, Q / R (None: roughly, from the isolated
+    bursts)."""
     found = (
         _clocks(rows),
         _uneven(rows),
@@ -42,7 +43,7 @@ def cautions(rows: Rows, knee_bytes: float | None = None) -> list[str]:
         _warm_long_run(rows),
         _load_back(rows),
         _fences(rows),
-        _beside_hogs(rows),
+        _beside_hogs(rows, full_ns),
         _in_the_sm(rows),
     )
     return [text for text in found if text is not None]
@@ -93,7 +94,7 @@ def _warm(rows: Rows, knee_bytes: float | None) -> list[str]:
     knee = _rough_knee_bytes(cold) if knee_bytes is None else knee_bytes
     noting_ns = noting[0, 1] * noting[0, 2] / warm[:, 2]
     there = np.interp(warm[:, 0], cold[:, 0], cold[:, 1])
-    off = 100 * ((warm[:, 1] - noting_ns) / np.maximum(there - noting_ns, noting_ns) - 1)
+    off = 100 * (warm[:, 1] - there) / np.maximum(there - noting_ns, noting_ns)
     said = []
     for what, part in (("T_iss0", off[warm[:, 0] <= knee]), ("R and Q", off[warm[:, 0] > knee])):
         if len(part) and abs(middle := float(np.median(part))) > WARM_PCT:
@@ -160,27 +161,44 @@ def _fences(rows: Rows) -> str | None:
     )
 
 
-def _beside_hogs(rows: Rows) -> str | None:
-    """Both of the smallest burst, of one SM."""
+def _beside_hogs(rows: Rows, full_ns: float | None) -> str | None:
+    """Both of the smallest burst, of one SM. By the law it enters a stage that the others have filled, and so has Q of
+    theirs before it: that takes Q / R more, and is no caution."""
     beside = _of(rows, "neighbours", "release beside hogs", "issued_ns", "fenced_ns")
     alone = _of(rows, "costs", "release alone", "issued_ns", "fenced_ns")
     alone = alone[alone[:, 0] > 0]
-    if not (len(beside) and len(alone)):
+    full = _rough_full_ns(rows) if full_ns is None else full_ns
+    if not (len(beside) and len(alone)) or full is None:
         return None
     took, usual = float((beside[:, 2] - beside[:, 1]).max()), float(alone[0, 2] - alone[0, 1])
-    if took <= BESIDE_HOGS * usual:
+    if took <= BESIDE_HOGS * (usual + full):
         return None
     return (
-        f"a release takes {took:.0f} ns while other SMs store, and {usual:.0f} ns alone: it waits for stores that are not "
-        "its own, so that signals of fused kernels and replays come later than simulated"
+        f"a release takes {took:.0f} ns while other SMs store, {usual:.0f} ns alone, and {usual + full:.0f} ns behind a "
+        "full stage: it waits for more than the stores before its own, so that signals of fused kernels and replays come "
+        "later than simulated"
     )
 
 
+def _rough_full_ns(rows: Rows) -> float | None:
+    """Q / R: by how much earlier than Q = 0 would have it the largest bursts are issued (None: too few sizes)."""
+    isolated = _of(rows, "bursts", "isolated", "issued_ns")
+    if len(isolated) < LEAST_SIZES:
+        return None
+    _, (_, offset) = lines_of_thirds(isolated[:, 0], isolated[:, 1])
+    return max(0.0, -float(offset))
+
+
 def _in_the_sm(rows: Rows) -> str | None:
-    found = _of(rows, "costs", "release in the SM", "issued_ns", "fenced_ns")
-    if not len(found) or (took := float(found[0, 2] - found[0, 1])) <= IN_THE_SM * found[0, 2]:
+    """Both after the same burst of all SMs. One that waits for stores takes as long as one to all, however small Q is."""
+    inside, to_all = (_of(rows, "costs", group, "issued_ns", "fenced_ns") for group in ("release in the SM", "release"))
+    to_all = to_all[np.isin(to_all[:, 0], inside[:, 0])]
+    if not (len(inside) and len(to_all)):
+        return None
+    took, usual = (float(one[0, 2] - one[0, 1]) for one in (inside, to_all))
+    if took <= IN_THE_SM * usual:
         return None
     return (
-        f"a release to the own SM takes {took:.0f} ns of the {found[0, 2]:.0f} ns of a burst with it: it waits for stores, "
+        f"a release to the own SM takes {took:.0f} ns, one to all after the same burst {usual:.0f} ns: it waits for stores, "
         "while fused kernels and replays, whose lanes hand their signals to a courier so, are simulated as if that were free"
     )

@@ -212,7 +212,7 @@ class DeviceCheck:
             from .device_check_fused import USUAL, FusedCheck
         except ImportError as error:
             return {"state": "skipped", "why": f"{_missing(error)}; the fused kernels need it"}
-        if self.machine is None and (path := self.folder / "machine.yaml").exists():  # of the process before
+        if self.goes_on and self.machine is None and (path := self.folder / "machine.yaml").exists():
             self.machine = load_machine(str(path))
         extent = self.fused_extent or USUAL
         machine = None if "numba" in self.report.get("missing", {}) else self.machine  # then there is no simulation
@@ -229,7 +229,16 @@ class DeviceCheck:
             if (path := self.folder / f"{name}.npz").exists():
                 found[name] = microbenchmarks(load(path, "results"))
         self.report["microbenchmarks"] = found
-        self.report["cautions"] = cautions(found.get("host", []))
+        rows = found.get("host", [])
+        self.report["cautions"] = cautions(rows, *self._as_calibrated(rows))
+
+    def _as_calibrated(self, rows: Sequence[dict[str, Any]]) -> tuple[float | None, float | None]:
+        """The knee in bytes and Q / R in ns by the calibration, as it tells its own cautions by; None: there is none."""
+        told = self.report.get("calibration")
+        if told is None:
+            return None, None
+        is_of_all = told["producers"] == max(row["producers"] for row in rows if row["group"] == "isolated")
+        return told["knee_bytes"] if is_of_all else 0.0, told["capacity_bytes"] / told["drain_gbs"]
 
     def reporting(self) -> dict[str, Any]:
         """The table of ops, and the command that makes a page: what takes time and needs no GPU comes last."""

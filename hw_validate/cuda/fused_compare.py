@@ -35,17 +35,21 @@ JUDGED = (
 Summary = Callable[["pd.DataFrame"], Mapping[str, float]]
 """Of an op table, see fused_times.py."""
 RANGED = ("stores_total_us", "makespan_us")
-"""Of these the lowest and the highest of the repeats are kept as well."""
+"""Of these the lowest and the highest of the repeats are kept as well, and their median absolute deviation."""
+OFF_OF_MEDIAN = 3.0
+"""How far a median of repeats may be off, in median absolute deviations of the repeats. If these are normal, a difference of
+two medians is off by more than both together in one case of ten with three repeats, of seventy with five."""
 
 
 def over_repeats(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Medians, the largest errors, and the ends of `RANGED` (`stores_total_low_us`, ...)."""
+    """Medians, the largest errors, and ends and spread of `RANGED` (`stores_total_low_us`, `_high_us`, `_spread_us`)."""
     found = {name: float(np.median([row[name] for row in rows])) for name in rows[0]}
     found |= {name: float(np.max([row[name] for row in rows])) for name in ERRORS if name in found}
     for name in RANGED:
         if name in found:
             each, stem = [row[name] for row in rows], name.removesuffix("_us")
             found |= {f"{stem}_low_us": float(min(each)), f"{stem}_high_us": float(max(each))}
+            found[f"{stem}_spread_us"] = float(np.median(np.abs(np.array(each) - found[name])))
     return found
 
 
@@ -73,19 +77,19 @@ class Compared:
     def stall_us(self) -> dict[str, float]:
         """What the stores of tiles took beyond T_iss0, which the control has alone: `measured`, `simulated`, the error in
         percent of the former and of T_iss0 (`error_of_control_pct`), and `noise_us`: how far the repeats let the measured
-        one be off to either side (0 if there is one).
+        one be off to either side (0 if there is one), which a single disturbed repeat of three or more does not change.
 
         Noise of the control may leave it a little below 0.
         """
         issued = self.control["stores_total_us"]
         measured, simulated = (side["stores_total_us"] - issued for side in (self.measured, self.simulated))
-        ranges = (side["stores_total_high_us"] - side["stores_total_low_us"] for side in (self.measured, self.control))
+        spread = sum(side["stores_total_spread_us"] for side in (self.measured, self.control))
         return {
             "measured": measured,
             "simulated": simulated,
             "error_pct": _error_pct(simulated, measured),
-            "error_of_control_pct": 100 * (simulated - measured) / issued,
-            "noise_us": sum(ranges) / 2,
+            "error_of_control_pct": _percent(simulated - measured, issued),
+            "noise_us": OFF_OF_MEDIAN * spread,
         }
 
     def speedup(self, baseline: Compared) -> dict[str, float]:
@@ -168,8 +172,13 @@ class Band:
 
 
 def _error_pct(simulated: float, measured: float) -> float:
+    return _percent(simulated - measured, measured)
+
+
+def _percent(part: float, whole: float) -> float:
+    """Of a whole of 0, nan or infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return float(100 * (np.float64(simulated) - measured) / measured)
+        return float(100 * np.float64(part) / whole)
 
 
 def ranked_alike(rows: list[Compared], noise_pct: float = 1.0) -> bool:

@@ -15,7 +15,7 @@ from xstage.hw_validate.cuda.ranks import simulated_ranks
 from xstage.hw_validate.cuda.replayed import Overheads, priced
 from xstage.hw_validate.cuda.run_bursts import PARAMETERS
 from xstage.sim import program as p
-from xstage.sim.burst_gap import XStage, issue_time
+from xstage.sim.burst_gap import XStage, capacity, issue_time
 from xstage.sim.machine import Machine
 
 from .emulated_devices import APART, FIRST_ADDRESS, EmulatedBuffer, facts
@@ -55,7 +55,7 @@ class ModelledDevices:
                  back_ns=BACK_NS, warm=1.0, warm_from=0, beside_fences=1.0, beside_hogs=1.0, in_sm_ns=0.0):  # fmt: skip
         """`weights`: by SM in turn, what it gets of the link. As a share of the usual, `warm`: what a burst to the same
         places takes, from `warm_from` bytes on; `beside_fences`: what one takes beside releases; `beside_hogs`: what a
-        release takes while other SMs store. `in_sm_ns`: what one to the own SM takes."""
+        release takes while other SMs store, of Q / R more than alone. `in_sm_ns`: what one to the own SM takes."""
         self.stage, self.noise, self.clock_moves = stage, noise, clock_moves
         self.reachable, self.fails, self.atomics = reachable, fails or {}, atomics
         self._facts = [facts(i, sms, free_bytes=free_bytes, compute_capability=compute_capability,
@@ -229,13 +229,18 @@ class ModelledDevices:
         noted[..., 1:] += took[..., None]
         later = 2
         if row["flags"] & e.FENCE:
-            is_beside_hogs = row["flags"] & e.LIGHT and row["producers"] > 0
-            released = RELEASE_NS * (self.beside_hogs if is_beside_hogs else 1)
+            released = RELEASE_NS
+            if row["flags"] & e.LIGHT and row["producers"] > 0:
+                released = self.beside_hogs * (RELEASE_NS + self.full_ns(int(row["producers"])))
             noted[..., later:] += self.in_sm_ns if row["flags"] & e.IN_SM else released
             later += 1
         if row["flags"] & (e.BACK | e.ECHO) and later < n_marks:
             noted[..., later:] += self.back_ns
         return noted
+
+    def full_ns(self, producers):
+        """How long it takes to drain what the stage holds for so many SMs."""
+        return float(1e6 * capacity(self.stage, producers) / self.stage.drain_kbs)
 
     def _uneven(self, row, count, bursts):
         """What bursts take that follow each other without a gap, of what they would if all SMs got as much, [SMs, bursts].

@@ -143,6 +143,32 @@ def test_a_gpu_without_a_knee_is_refused(tmp_path_factory):
         calibration.calibrate(flat)
 
 
+def asked_of_cautions(measured, monkeypatch):
+    """The knee in bytes and Q / R in ns with which a calibration asks for cautions."""
+    asked = []
+    monkeypatch.setattr(calibration, "cautions", lambda rows, *given: asked.append(given) or [])
+    found = calibration.calibrate(measured).seen.calibration
+    return found, *asked
+
+
+def test_cautions_are_told_by_the_knee_and_the_stage_as_fitted(by_sm, monkeypatch):
+    found, (knee_bytes, full_ns) = asked_of_cautions(by_sm, monkeypatch)
+    assert knee_bytes == found.knee_bytes.value
+    assert full_ns == pytest.approx(32 * 6 * 1024 / 52, rel=0.03)
+
+
+def test_where_only_fewer_sms_show_a_law_all_of_them_are_beyond_the_knee(tmp_path_factory, monkeypatch):
+    small = results(tmp_path_factory, ModelledDevices(stage(per_sm_kib=6, gpu_kib=6), sms=32))
+    found, (knee_bytes, full_ns) = asked_of_cautions(small, monkeypatch)
+    assert found.producers < 32 and knee_bytes == 0
+    assert full_ns == pytest.approx(6 * 1024 / 52, rel=0.06)
+
+
+def test_no_time_is_known_better_than_a_cycle(by_sm):
+    times = calibration.burst_times(by_sm, calibration.part(by_sm, "bursts"), 0.0)
+    assert times.resolution_ns == pytest.approx(1 / CYCLES_PER_NS, rel=1e-3)
+
+
 def test_where_all_sms_overrun_a_small_stage_at_once_fewer_tell_its_size(tmp_path_factory):
     """6 KiB are less than two lines from each of 32 SMs, but 2 SMs fill them slowly enough to be watched."""
     small = results(tmp_path_factory, ModelledDevices(stage(per_sm_kib=6, gpu_kib=6), sms=32))

@@ -128,6 +128,46 @@ def test_what_a_killed_process_left_is_taken_in_before_more_is_measured(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["r.npz"]
 
 
+def test_what_was_taken_in_is_not_measured_again(tmp_path):
+    before = collect(tiny(("clock", "bursts")), ModelledDevices(stage(), sms=8), tmp_path / "r.npz")
+    left = collect(tiny(("clock", "costs")), ModelledDevices(stage(), sms=8), tmp_path / "added-r.npz")
+    devices = Asked(stage(), sms=8)
+    after = collect_more(before, tiny(("clock", "costs", "width")), devices, tmp_path / "r.npz")
+    rows = {name: told["rows"] for name, told in after.header["parts"].items()}
+    assert [n for n in devices.log if n not in ("now", len(scout_table()))] == [
+        rows["clock"],
+        rows["width"],
+        rows["clock after"],
+    ]
+    assert np.array_equal(after.arrays["part/costs/marks"], left.arrays["part/costs/marks"])
+
+
+def test_new_results_delete_what_a_killed_process_left_beside_older_ones(tmp_path):
+    collect(tiny(("clock", "costs")), ModelledDevices(stage("26 GB/s"), sms=8), tmp_path / "added-r.npz")
+    devices = ModelledDevices(stage(), sms=8, fails={("run", 12): KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):
+        collect(tiny(("clock", "bursts", "trains")), devices, tmp_path / "r.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["r.npz"]
+
+
+@pytest.mark.parametrize("what", ["cut", "of another transport"])
+def test_what_was_left_and_cannot_be_taken_in_is_put_aside_and_told(tmp_path, what, capsys):
+    before = collect(tiny(("clock", "bursts")), ModelledDevices(stage(), sms=8), tmp_path / "r.npz")
+    if what == "cut":
+        (tmp_path / "added-r.npz").write_bytes(b"PK\x03\x04")
+    else:
+        local = Settings(transport="local")
+        collect(tiny(("clock", "width")), ModelledDevices(stage(), sms=8), tmp_path / "added-r.npz", local)
+    content = (tmp_path / "added-r.npz").read_bytes()
+    after = collect_more(before, tiny(("clock", "width")), ModelledDevices(stage(), sms=8), tmp_path / "r.npz")
+    assert states(after)["width"] == "done"
+    (said,) = after.header["warnings"]
+    assert "what an earlier run left was not taken in, and is now in not-added-r.npz" in said
+    assert said in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["not-added-r.npz", "r.npz"]
+    assert (tmp_path / "not-added-r.npz").read_bytes() == content
+
+
 def test_a_part_that_failed_is_measured_again(tmp_path):
     failing = ModelledDevices(stage(), sms=8, fails={("run", 11): KernelTimeoutError("too long")})
     with pytest.raises(KernelTimeoutError):

@@ -73,3 +73,28 @@ def test_runs_of_different_machines_are_not_put_together(tmp_path):
     second = collect(made, ModelledDevices(stage(), sms=4, gpus=2), tmp_path / "b.npz")
     with pytest.raises(InputError, match="are not of one machine"):
         merged(first, second)
+
+
+def test_a_part_that_failed_got_further_than_one_that_was_skipped(tmp_path):
+    """Which tells more: that it was tried, and why it came to nothing."""
+    skipped, failed = (
+        collect(plan(extent=TINY, parts=("clock", "costs")), ModelledDevices(stage(), sms=4), tmp_path / name)
+        for name in ("a.npz", "b.npz")
+    )
+    skipped.header["parts"]["costs"] |= {"state": "skipped", "why": "not here"}
+    failed.header["parts"]["costs"] |= {"state": "failed", "why": "too long"}
+    for first, second in ((skipped, failed), (failed, skipped)):
+        assert merged(first, second).header["parts"]["costs"]["why"] == "too long"
+
+
+def test_replays_of_a_second_run_take_the_place_of_all_of_the_first(tmp_path):
+    """Which had more Programs: none of these is left to be taken for one of the second."""
+    first, second = (
+        collect(plan(extent=TINY, parts=("clock", "bursts"), programs=programs, repeats=(2, 1)),
+                ModelledDevices(stage(), sms=4), tmp_path / name)
+        for name, programs in (("a.npz", [PROGRAM] * 2), ("b.npz", [PROGRAM]))
+    )  # fmt: skip
+    first.header["parts"]["programs"] |= {"state": "failed", "why": "too long"}
+    both = merged(first, second)
+    assert both.under("replay/0") and both.under("program/0")
+    assert not both.under("replay/1") and not both.under("program/1")

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from xstage.hw_validate.cuda import device_check as module
 from xstage.hw_validate.cuda import fused_calls
+from xstage.hw_validate.cuda.collect import collect
 from xstage.hw_validate.cuda.container import load
-from xstage.hw_validate.cuda.device_check import LARGEST_FILE_BYTES, DeviceCheck, main
+from xstage.hw_validate.cuda.device_check import LARGEST_FILE_BYTES, MORE_PARTS, DeviceCheck, main
 from xstage.hw_validate.cuda.device_check_fused import MOST_OF_LOG, FusedCheck, FusedExtent
 from xstage.hw_validate.cuda.errors import DeviceLostError, KernelTimeoutError, NoGpuError
 from xstage.hw_validate.cuda.fused_calls import ATTENTION_POLICIES, MEGAMOE_POLICIES
 from xstage.hw_validate.cuda.fused_run import lowered_policy
 from xstage.hw_validate.cuda.parts import Extent
+from xstage.hw_validate.cuda.planning import plan
 from xstage.hw_validate.measuring import MeasurementError
 from xstage.scenarios.machine_files import load_machine
 from xstage.sim.schedules.attention_a2a import Attention
@@ -152,6 +154,73 @@ def test_a_lost_gpu_is_left_to_a_new_process_with_the_steps_behind(tmp_path):
     assert states(json.loads((tmp_path / "check.json").read_text())) == {
         "start": "done", "host": "failed", "local": "done", "summary": "done"
     }  # fmt: skip
+
+
+BEFORE_FUSED = ["start", "host", "more", "summary"]
+
+
+def left_beside(folder, settings=None):
+    """What a check on a slower link had measured of step `more` when it was killed."""
+    made = plan(seed=0, transport="host", parts=MORE_PARTS[:3], extent=EXTENT, programs=(), repeats=(9, 4))
+    collect(made, ModelledDevices(stage("26 GB/s"), sms=8), folder / "added-host.npz", settings)
+
+
+def most_gbs(report, part, group):
+    rows = [row for row in report["microbenchmarks"]["host"] if (row["part"], row["group"]) == (part, group)]
+    return max((row["bytes"], row["gbs"]) for row in rows)[1]
+
+
+def test_a_check_of_its_own_has_no_times_of_one_that_was_killed(tmp_path):
+    left_beside(tmp_path)
+    made = DeviceCheck(ModelledDevices(stage(), sms=8), tmp_path, 600.0, extent=EXTENT)
+    made.steps = BEFORE_FUSED
+    assert made.run()
+    for part, group in (("bursts", "isolated"), ("width", "width"), ("completion", "load back")):
+        assert most_gbs(made.report, part, group) == pytest.approx(52, rel=0.1)
+
+
+def test_a_check_that_goes_on_takes_in_what_was_measured_already(tmp_path):
+    DeviceCheck(ModelledDevices(stage(), sms=8), tmp_path, 600.0, extent=EXTENT, steps=["start", "host"]).run()
+    left_beside(tmp_path)
+    made = DeviceCheck(ModelledDevices(stage(), sms=8), tmp_path, 600.0, extent=EXTENT, steps=["more", "summary"])
+    assert made.run()
+    assert most_gbs(made.report, "width", "width") == pytest.approx(26, rel=0.1)  # which tells where it is from
+    assert most_gbs(made.report, "bulk", "bulk") == pytest.approx(52, rel=0.1)
+
+
+def test_the_check_and_its_calibration_tell_cautions_by_the_same_knee(tmp_path):
+    """Bursts to places that were stored to before are faster from 64 KiB on, which is above the knee."""
+    devices = ModelledDevices(stage(per_sm_kib=48, gpu_kib=1024), sms=8, warm=0.7, warm_from=64 * 1024)
+    steps = ["start", "host", "analysis", "summary"]
+    made = DeviceCheck(devices, tmp_path, 600.0, extent=EXTENT, steps=steps)
+    made.run()
+    told = made.report["calibration"]
+    knee, full_ns = made._as_calibrated(made.report["microbenchmarks"]["host"])
+    assert knee == told["knee_bytes"] == pytest.approx(58 * 1024, rel=0.1)
+    assert full_ns == pytest.approx(8 * 48 * 1024 / 52, rel=0.05)
+    assert made.report["cautions"] and made.report["cautions"] == [
+        text for text in told["warnings"] if "places that were stored to before" in text
+    ]
+
+
+def test_what_cannot_be_taken_in_costs_no_step(tmp_path):
+    DeviceCheck(ModelledDevices(stage(), sms=8), tmp_path, 600.0, extent=EXTENT, steps=["start", "host"]).run()
+    (tmp_path / "added-host.npz").write_bytes(b"PK")
+    made = DeviceCheck(ModelledDevices(stage(), sms=8), tmp_path, 600.0, extent=EXTENT, steps=["more", "summary"])
+    assert made.run() and (tmp_path / "not-added-host.npz").exists()
+    assert set(made.report["steps"]["more"]["parts"].values()) == {"done"}
+
+
+def test_fused_kernels_are_not_simulated_on_the_machine_of_another_check(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(FusedCheck, "run", lambda self: made.append(self.machine) or {})
+    known = load_machine("hgx-h100").model_dump(mode="json", exclude_unset=True)
+    (tmp_path / "machine.yaml").write_text(json.dumps(known))  # which is YAML as well
+    for steps in (None, ["fused"]):
+        one = DeviceCheck(ModelledDevices(stage(), sms=4), tmp_path, 600.0, extent=EXTENT, steps=steps)
+        one.steps = ["fused"]
+        one.run()
+    assert made[0] is None and made[1] is not None
 
 
 def test_a_gpu_that_is_gone_leaves_the_steps_that_need_none(tmp_path, capsys):

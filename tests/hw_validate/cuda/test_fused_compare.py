@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from xstage.hw_validate.cuda.fused_calls import ATTENTION_POLICIES, AttentionCall, MegaMoeCall
 from xstage.hw_validate.cuda.fused_compare import (
+    OFF_OF_MEDIAN,
     Band,
     Compared,
     Prediction,
@@ -157,12 +159,35 @@ def totals(*repeats):
 
 
 def test_the_stall_is_that_of_medians_and_repeats_tell_its_noise():
-    """The last repeat of the control was disturbed; it counts as noise, and not as a stall that is smaller."""
+    """The last repeat of the control was disturbed, by 29 us: neither the stall nor its noise is of that."""
     row = Compared("a", totals(100.0, 96.0, 98.0), totals(40.0, 41.0, 70.0), {"stores_total_us": 95.0})
     stall = row.stall_us()
     assert (stall["measured"], stall["simulated"]) == (57.0, 54.0)
-    assert stall["noise_us"] == (4 + 30) / 2
+    assert stall["noise_us"] == OFF_OF_MEDIAN * (2 + 1)
+    assert stall["noise_us"] < 10 < 29
     assert stall["error_of_control_pct"] == pytest.approx(-100 * 3 / 41)
+
+
+def test_the_noise_of_medians_is_seldom_exceeded():
+    """Three repeats of either side with an error of 1 us, and no stall: a median stall beyond the noise is rare."""
+    rng = np.random.default_rng(1)
+    rows = [Compared("a", totals(*far), totals(*control), {"stores_total_us": 100.0}).stall_us()
+            for far, control in 100 + rng.standard_normal((2000, 2, 3))]  # fmt: skip
+    beyond = np.mean([abs(row["measured"]) > row["noise_us"] for row in rows])
+    assert 0.08 < beyond < 0.13
+
+
+def test_a_control_without_stores_has_no_percent():
+    row = Compared("a", totals(1.0), totals(0.0), {"stores_total_us": 2.0}).stall_us()
+    assert row["error_of_control_pct"] == np.inf and row["error_pct"] == 100.0
+
+
+def test_a_band_holds_what_is_simulated_between_its_ends(monkeypatch):
+    """R and Q at both ends may stall less than in the middle: a band of the ends alone would miss what was simulated."""
+    simulated = iter([{"stores_total_us": 50.0}, {"stores_total_us": 60.0}])
+    machine, row = load_machine("hgx-h100"), Compared("a", totals(120.0), totals(40.0), {"stores_total_us": 115.0})
+    prediction = SimpleNamespace(on=lambda machine: None)
+    assert Band.of(prediction, machine, lambda ops: next(simulated), row) == Band(10.0, 75.0)
 
 
 def test_ops_are_those_of_the_repeat_in_the_middle():
