@@ -86,7 +86,9 @@ def refuse_unsupported(program: Program) -> None:
     no_notice = "a core gets no notice of when its stores are visible"
     _refuse_op(store & (ops["counter"] != p.NO_COUNTER), "STORE that bumps a counter", no_notice)
     _refuse_op(store & (ops["flags"] & p.REDUCE != 0), "STORE that adds", "non-temporal stores overwrite")
-    _refuse_op(store & (ops["flags"] & p.FROM_MEMORY != 0), "STORE that goes FROM_MEMORY", "a core issues all its stores")
+    _refuse_op(
+        store & (ops["flags"] & p.FROM_MEMORY != 0), "STORE that goes FROM_MEMORY", "a core issues all its stores"
+    )
     replicated = np.zeros(len(ops), dtype=bool)
     replicated[store] = program.destinations["replicate"][ops["target"][store]] == 1
     _refuse_op(replicated, "multicast STORE", "a core stores to one memory")
