@@ -167,7 +167,7 @@ def numeric_columns(table: Table) -> list[bool]:
 
 
 def decimals(table: Table) -> list[int | None]:
-    """Digits behind the point that numbers of each column have: three as in a terminal, none where they are large or whole.
+    """Digits behind the point that numbers of each column have: three as in a terminal, none where all are large or whole.
     None for a column that holds other things, too, or numbers that are too small for it.
     """
     if not any(table.columns):
@@ -180,7 +180,9 @@ def _decimals(column: Sequence[Any]) -> int | None:
     sizes = [abs(value) for value in there if value and isinstance(value, float)]
     if not all(map(is_number, there)) or any(size < 0.001 or math.isinf(size) for size in sizes):
         return None
-    return 0 if sizes and (max(sizes) >= 1e6 or all(size.is_integer() for size in sizes)) else 3
+    is_whole = bool(sizes) and all(size.is_integer() for size in sizes)
+    is_large = bool(sizes) and max(sizes) >= 1e6 and min(sizes) >= 1e3
+    return 0 if is_whole or is_large else 3
 
 
 def _sorts_as(value: Any) -> float | int | str | None:

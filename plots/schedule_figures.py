@@ -98,10 +98,12 @@ def breakdown_figure(data: pd.DataFrame, setting: str = "") -> Figure:
             longest = max(longest, _still_bars(axes, still[still["role"] == role], policies))
             mine = still[still["role"] == role]
             if role in TENSOR_ROLES:
-                axes.set_title(f"{role} lanes wait {_between(mine, policies)}\n(they drive the Tensor Cores)")
+                stalls = (mine["what"] == "stall") & (mine["mean_us"] > 0)
+                does = "stand still" if stalls.any() else "wait"
+                axes.set_title(f"{role} lanes {does} {_between(mine, policies)}\n(they drive the Tensor Cores)")
             elif beside:
-                stalls = _between(mine[mine["what"] == "stall"], policies)
-                axes.set_title(f"{role} lanes stall {stalls}\n(without their waits for a {BY_DESIGN})")
+                stalled = _between(mine[mine["what"] == "stall"], policies)
+                axes.set_title(f"{role} lanes stall {stalled}\n(without their waits for a {BY_DESIGN})")
             else:
                 axes.set_title(f"{role} lanes")
         panels[-1].set(xlim=(0, 1.15 * longest or 1.0), xlabel="stall and waits, µs a lane")

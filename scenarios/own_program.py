@@ -112,6 +112,8 @@ def _read(file: str | Program) -> Program:
             raise ProgramError("is no Program")
     except OSError as error:
         raise ProgramError(f"cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a name that no file can have
+        raise ProgramError(f"cannot be read: {error}") from None
     try:
         return _loaded(file, known.st_mtime_ns, known.st_size)
     except ProgramError as error:

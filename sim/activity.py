@@ -53,13 +53,22 @@ def compute_by_lane(trace: Trace) -> Ints:
 
 
 def main_loops_by_lane(trace: Trace) -> Ints:
-    """The same without what `math` lanes compute in their epilogues. int64 [n_lanes].
+    """The same without what `math` lanes of an SM90 schedule compute in their epilogues. int64 [n_lanes].
 
-    Their main loops come behind a wait for inputs or for a launch, their epilogues behind anything else.
+    Their main loops come behind a wait for inputs or for a launch, their epilogues behind anything else. What other Programs
+    compute is taken as it is, whatever their roles are called.
     """
     program = trace.program
+    if not has_epilogues_in_math(program):
+        return compute_by_lane(trace)
     is_math = np.array([name == "math" for name in program.roles], dtype=bool)[program.lanes["role"]]
     return np.where(is_math, _by_lane(trace, _behind_inputs(program)), compute_by_lane(trace))
+
+
+def has_epilogues_in_math(program: p.Program) -> bool:
+    """Whether it is a schedule for SM90 of sim/schedules, in which `math` lanes compute epilogues, too."""
+    kernel = program.meta.get("kernel")
+    return isinstance(kernel, dict) and kernel.get("family") == "sm90"
 
 
 def tile_compute_us(trace: Trace, phase: str) -> Floats:

@@ -229,8 +229,9 @@ class Audit:
     `t_iss_us`, `stall_us` and `phase` are of the long run, `first_stall_us` of the first burst. `recovery_gap_us` is the gap
     that removes the stall of the long run by itself, of which `missing_gap_us` is missing; both None where no gap does.
     With `long_run_gap_us`, the gap that the long run needs at least, nothing stalls, the first burst included, in a stage
-    that holds `peak_bytes`, the peak of one burst if capacity were unlimited, and `peak_sm_bytes` for each SM, both in whole
-    granules, or with bursts of at most `largest_burst_bytes` a producer (None: of any size).
+    that holds `peak_bytes`, the peak of one burst if capacity were unlimited, and `peak_sm_bytes` for each SM, both as what
+    whole granules take, or with bursts of at most `largest_burst_bytes` a producer (None: of any size). That is the knee of
+    the closed form: in a simulation the last granule of such a burst may wait until another has drained.
     """
 
     fits: bool
@@ -285,7 +286,7 @@ def audit(
     exact = recovery_gap(*burst, mode)
     needed = math.ceil(exact) if exact < math.inf else exact  # whole ps, so that the advice fits when it is followed
     missing = max(needed - gap, 0.0)
-    peak, of_sm = (-(-room // granule_bytes) * granule_bytes for room in _room(load))
+    peak, of_sm = _room(load, burst_bytes, granule_bytes)
     largest = _largest(xstage, load.producers)
     remedies = _Remedies(
         missing=math.ceil(max(math.ceil(load.excess) - gap, 0.0)),
@@ -349,11 +350,25 @@ class _Remedies(NamedTuple):
         return f": {self.longer}; for the first burst, too: {self.smaller}"
 
 
-def _room(load: _Load) -> tuple[int, int]:
-    """Whole bytes of a GPU's stage, and of each SM's, in which one burst does not stall."""
-    peak = math.ceil(max(load.peak, 0.0))
-    of_sm = math.ceil(peak / load.producers) if peak else 0
-    return peak, of_sm + (load.producers * of_sm < peak)  # the division may have rounded down
+def _room(load: _Load, burst_bytes: float, granule_bytes: int) -> tuple[int, int]:
+    """Bytes of a GPU's stage, and of each SM's, in which one burst does not stall, in whole granules.
+
+    Room comes back a granule at a time, so the last granule, a full one or what is left of the burst, finds all of the burst
+    there but the whole granules that have drained.
+    """
+    if load.peak <= 0:
+        return 0, 0
+    of_sm = load.peak / load.producers
+    return (
+        _held(load.total, load.peak, granule_bytes),
+        _held(burst_bytes, of_sm + (load.producers * of_sm < load.peak), granule_bytes),  # the division may round down
+    )
+
+
+def _held(stored_bytes: float, peak_bytes: float, granule_bytes: int) -> int:
+    """What is left of `stored_bytes` but for whole granules, where nothing but `peak_bytes` is left of it; rounded up."""
+    drained = math.floor((stored_bytes - math.ceil(peak_bytes)) / granule_bytes) * granule_bytes
+    return math.ceil((stored_bytes - drained) / granule_bytes) * granule_bytes
 
 
 def _largest(stage: XStage, producers: float) -> int | None:

@@ -8,6 +8,7 @@ sim/quantities.py.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -58,6 +59,10 @@ SYMBOLS = {"Q": ("capacity_sm", "capacity_gpu"), "R": ("drain_rate",), "T_iss0":
 """The numbers of the X-Stage by the keys that set them."""
 
 
+UNIT = r"(?:ps|ns|us|ms|s|bytes|b|[kmg]i?b|[kmgt]bs?|pct|per_\w+)"
+"""What stands behind a name as its unit: `gap_us`, `burst_bytes`, `drain_rate_gbs`, `tokens_per_rank`."""
+
+
 def closest(name: object, known: Iterable[str]) -> str:
     """'; did you mean X?' for the known name that `name` was meant to be, or that is most like it, or nothing."""
     names = list(known)
@@ -68,13 +73,13 @@ def closest(name: object, known: Iterable[str]) -> str:
 def meant(name: str, known: Sequence[str]) -> list[str]:
     """The known names, or dotted paths, that `name` surely is another word for; none where one would have to guess.
 
-    That is the last part of a path ('sms' for 'compute.sms'), that with a unit or the like behind it ('gap_us' for 'gap'),
-    or a symbol of `SYMBOLS`.
+    That is the last part of a path ('sms' for 'compute.sms'), that with a unit behind it ('gap_us' for 'gap'), or a
+    symbol of `SYMBOLS`.
     """
     last, ends = name.rpartition(".")[2], {path: path.rpartition(".")[2] for path in known}
     if same := [path for path, end in ends.items() if end == last]:
         return [max(same, key=lambda path: difflib.SequenceMatcher(None, name, path).ratio())]
-    if begun := [path for path, end in ends.items() if last.startswith(f"{end}_")]:
+    if begun := [path for path, end in ends.items() if re.fullmatch(rf"{re.escape(end)}_{UNIT}", last, re.I)]:
         return [max(begun, key=lambda path: len(ends[path]))]
     return [path for path, end in ends.items() if end in SYMBOLS.get(last, ())]
 

@@ -13,5 +13,5 @@ cluster   a Dask cluster that exists already
 batch     how many tasks are sent at a time
 estimate  what a sweep will take
 view      a picture of a sweep, and axes that made no difference
-drawn     the rows of that picture: means over seeds, the best over axes that it does not hold
+drawn     the rows of that picture: means over seeds, the smallest over axes that it does not hold
 """

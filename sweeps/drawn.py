@@ -1,7 +1,8 @@
-"""Which rows of a sweep a picture shows: means over seeds, and of more axes than it holds the best point.
+"""Which rows of a sweep a picture shows: means over seeds, and of more axes than it holds the smallest point.
 
 Points that differ in their seed alone are repetitions: their mean stands for them, beside its standard deviation and their
-number. A picture holds three axes; over others the point with the smallest of what the study is about is taken.
+number. A picture holds three axes; over others the point with the smallest of what the study is about is taken, and a
+place where no point has that is left out.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Drawn:
 def drawn(
     points: pd.DataFrame, groups: Sequence[Sequence[str]], metric: str, judged_by: str, seeds: Collection[str]
 ) -> Drawn:
-    """The picture of `metric` over `groups` of axes, of which each has several values; over the best by `judged_by` of what
-    is too many. `seeds` are the axes that are seeds.
+    """The picture of `metric` over `groups` of axes, of which each has several values; of what is too many, the points with
+    the smallest `judged_by`, or of `metric` where no point has that. `seeds` are the axes that are seeds.
     """
     kept, repeated = without_seeds(groups, seeds)
     notes = []
@@ -48,11 +49,17 @@ def drawn(
         left.insert(0, kept.pop())
     if left:
         axes = [name for name, *_ in kept]
-        known = points[points[judged_by].notna()]
-        points = known.loc[known.groupby(axes, sort=False, dropna=False)[judged_by].idxmin()]
+        if points[judged_by].isna().all():
+            judged_by = metric
+        valued = points[points[[metric, judged_by]].notna().any(axis="columns")]
+        known = valued[valued[judged_by].notna()]
+        places, all_places = (rows.groupby(axes, sort=False, dropna=False) for rows in (known, valued))
+        points = known.loc[places[judged_by].idxmin()]
         over = " and ".join(axis_label(group) for group in left)
-        best = "the smallest" if judged_by == metric else f"of the point with the smallest {name_of(judged_by)}"
-        notes.append(f"{best} over {over}")
+        least = "the smallest" if judged_by == metric else f"of the point with the smallest {name_of(judged_by)}"
+        notes.append(f"{least} over {over}")
+        if missing := all_places.ngroups - places.ngroups:
+            notes.append(f"without {missing} place{'' if missing == 1 else 's'} where no point has that")
     return Drawn(points, kept, ", ".join(notes), DEVIATION if repeated else None)
 
 

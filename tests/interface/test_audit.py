@@ -332,9 +332,11 @@ def test_a_burst_that_drains_as_fast_as_it_is_issued_fills_nothing():
     assert xs.audit("hgx-b200", 1, "4 KiB", "1 us").reason.startswith("A burst drains as fast as it is issued, and ")
 
 
-@pytest.mark.parametrize("burst", ["33 KiB", "36 KiB", "48 KiB", "64 KiB"])
+@pytest.mark.parametrize("burst", ["33 KiB", "36 KiB", "48 KiB", "64 KiB", "40000 B", "32100 B"])
 def test_a_stage_that_holds_what_is_advised_stalls_nothing(burst):
-    """Room is in whole granules: 43.17 KiB an SM hold no more than 43 granules of 1 KiB."""
+    """Room is in whole granules of 1 KiB: 43.17 KiB an SM hold no more than 43. Of 40000 B, 39 and the 64 B of the last,
+    35738 B are left at the peak: four granules have drained, so 35 and the last have to fit.
+    """
     found = xs.audit("hgx-b200", 148, burst, "20 us")
     room = {"capacity_gpu": found.peak_bytes, "capacity_sm": found.peak_sm_bytes}
     stage = {f"machine.stage.{name}": f"{size} B" for name, size in room.items()}

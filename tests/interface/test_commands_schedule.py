@@ -8,7 +8,7 @@ from xstage.scenarios.loader import load_scenario
 import xstage as xs
 from xstage.answers.explanation import BAR_WIDTH, Bar
 from xstage.answers.limits import LIMITS
-from xstage.answers.reruns import with_workload
+from xstage.answers.reruns import simulated, with_workload
 from xstage.answers.saving_interval import SavingInterval
 from xstage.answers.tuning import LEAST_SAVING_PCT, _advice, _best, _others_as_fast
 from xstage.answers.tuning_search import Tried
@@ -347,6 +347,40 @@ def test_nothing_is_run_twice(tuned):
     assert len(keys) == len(set(keys))
     lag = [tried for tried in tuned.curve if tried.policy == "lag"]
     assert lag and all(tried.error for tried in lag)
+
+
+def test_what_a_policy_takes_by_itself_is_not_run_again_as_a_setting(monkeypatch):
+    """`reserved_sms` shifts rows unless told otherwise, `fused` does not, and `reshaped` stores a tile in four pieces."""
+    gemm = {
+        "kind": "tensor_parallel",
+        "operation": "gemm_rs",
+        "gpus": 4,
+        "m": 1024,
+        "n": 1024,
+        "k": 1024,
+        "policy": "fused",
+    }
+    seen = []
+
+    def counted(resolved, *rest):
+        seen.append(resolved.scenario.workload.plain_policy())
+        return simulated(resolved, *rest)
+
+    monkeypatch.setattr("xstage.answers.tuning_search.simulated", counted)
+    done = xs.tune({"question": "?", "machine": "hgx-h100", "workload": gemm})
+    searched = seen[: sum(not tried.again for tried in done.curve)]
+    assert len(searched) == len(set(searched))
+    again = [(t.policy, t.parameters) for t in done.curve if t.again]
+    assert {"rotation": False} in [given for policy, given in again if policy == "fused"]
+    assert ("reshaped", {"pieces": 4}) in again, "and stays a point of the curve"
+    assert all("rotation=True" not in str(cell) or "16" not in str(cell) for cell in printed_settings(done))
+    assert len(printed_settings(done)) == len(set(printed_settings(done)))
+
+
+def printed_settings(tuned):
+    """Policy and settings of the table of the best."""
+    policies, settings, _ = next(part for part in tuned.printed() if getattr(part, "columns", None)).columns
+    return list(zip(map(str, policies.cells), map(str, settings.cells), strict=True))
 
 
 def test_reserved_sms_and_flags_are_settings_like_others():

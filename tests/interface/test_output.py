@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from xstage.terminal.narrow import Bar
+from xstage.terminal.narrow import Bar, broken
 from xstage.terminal.output import folded, parts_html, show, table
 
 ROOFS = table(
@@ -82,6 +82,51 @@ def test_no_number_wraps_in_a_narrow_terminal(printed, width):
     assert len(rows) == (2 if width == 60 else 1)
     for cell in ("the busiest rank", "4.31 GB", "6272.0 GB/s", "562.437", "81.8 %"):
         assert sum(cell in row for row in rows) == 1
+
+
+NAMES = "roles.epilogue.not_running_mean_us"
+DRAIN_RATE = "machine.interconnect.drain_rate"
+
+
+@pytest.mark.parametrize("width", [30, 40])
+@pytest.mark.parametrize(
+    ("columns", "row"),
+    [
+        (("metric", "old", "change"), (NAMES, "16938.904 us", "-100.0 %")),
+        (("workload.file", DRAIN_RATE, "makespan_us"), ("own.npz", "1434 GB/s", "1234567890.123 us")),
+        ((DRAIN_RATE, "workload.bursts", "seed"), ("717 GB/s", "12", "3")),
+        (("policy", "settings", "makespan, us"), ("interleaved_ready", "lead_rows=1.5, ring_m_blocks=1234", "86.123")),
+    ],
+)
+def test_names_break_where_a_number_would_have_to(printed, width, columns, row):
+    """No letter is lost, and each number stands whole in one line."""
+    lines = printed(width, table("", columns, [row]))
+    assert all(len(line.rstrip()) <= width for line in lines)
+    shown = "\n".join(lines)
+    assert "…" not in shown
+    for number in (cell for cell in row if re.fullmatch(r"[-\d.]+( \S+)?", cell)):
+        assert sum(number in line for line in lines) >= 1, number
+    parts = re.split(r"(?<=[._])(?=[A-Za-z])|\s+", " ".join((*columns, *row)))
+    assert all(part in shown for part in parts)
+
+
+def test_a_name_breaks_behind_points_and_underlines_and_a_number_does_not():
+    assert broken(NAMES, 12).splitlines() == ["roles.", "epilogue.", "not_running_", "mean_us"]
+    assert broken("takes 13.572 us", 9).splitlines() == ["takes", "13.572 us"]
+    assert broken("abcdefgh ij", 5).splitlines() == ["abcde", "fgh", "ij"]
+
+
+def test_what_room_is_left_is_first_that_of_text_and_bars(printed):
+    """Of 34 characters the bar takes its 24, and the header of the number wraps into what is left."""
+    rows = [("a", "1.250", Bar(0.6, 0.6, 40)), ("b", "2.500", Bar(0.3, 0.6, 40))]
+    lines = printed(34, table("", ("", "of the time", "bar"), rows))
+    assert [line.count("█") for line in lines if "█" in line] == [24, 12]
+    assert [line.split() for line in lines[:3]] == [["of"], ["the"], ["time", "bar"]]
+
+
+def test_a_bar_below_0_has_a_letter_however_small_it_is():
+    assert Bar(-0.001, 0.6, 40, 0.005).text() == "░"
+    assert Bar(0.001, 0.6, 40, 0.005).text() == ""
 
 
 def test_text_wraps_in_its_column(printed):

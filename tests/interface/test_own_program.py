@@ -15,8 +15,8 @@ FREE, FULL = 0, 1
 TRAIN = {"kind": "burst_train", "producers": 148, "burst": "32 KiB", "gap": "4 us", "bursts": 3, "mode": "synchronised"}
 
 
-def gemm(tile_bytes=TILE_BYTES, issue_ps=0):
-    """Two GPUs that store each tile to the other one."""
+def gemm(tile_bytes=TILE_BYTES, issue_ps=0, role="mma"):
+    """Two GPUs that store each tile to the other one. Lanes of `role` compute."""
     b = xs.ProgramBuilder(2)
     for gpu in range(2):
         to_peer = b.destination({1 - gpu: tile_bytes})
@@ -36,7 +36,7 @@ def gemm(tile_bytes=TILE_BYTES, issue_ps=0):
         )
         tiles = b.tasks(np.full(SMS * TILES, mma), 2, phase="tile")
         plan = b.plan(repeat=[b.queue(tiles + np.arange(SMS * TILES))])
-        seats = [xs.Seat("mma", sm=np.arange(SMS)), xs.Seat("epilogue", sm=np.arange(SMS))]
+        seats = [xs.Seat(role, sm=np.arange(SMS)), xs.Seat("epilogue", sm=np.arange(SMS))]
         b.groups(gpu, plan, seats, slots=(2, 0))
     return b.build(schedule="my-gemm")
 
@@ -63,6 +63,20 @@ def test_bars_add_up_and_leave_the_main_loops():
     assert names["compute"] == TILES * MAIN_LOOP_PS
     assert {"capacity", "drain_rate", "issue", "latency"} <= set(names)
     assert not {"hbm", "l2_cache", "imbalance", "sending"} & set(names)
+
+
+@pytest.mark.parametrize("role", ["mma", "math"])
+def test_what_a_program_computes_is_called_so_whatever_the_role_is(role):
+    """`math` lanes of xstage's own schedules compute epilogues, too; of this Program nobody has said so."""
+    found = xs.explain(scenario(gemm(role=role)))
+    computed = next(bar for bar in found.bars if bar.name == "compute")
+    assert (computed.cause, computed.ps) == ("computation", TILES * MAIN_LOOP_PS)
+    assert not any("epilogue" in bar.cause or "main loops" in bar.cause for bar in found.bars)
+
+
+def test_a_role_of_another_name_has_one_bar_for_all_that_it_does():
+    bars = {bar.name: bar.cause for bar in xs.explain(scenario(gemm(role="worker"))).bars}
+    assert bars["busy"] == "work" and "compute" not in bars
 
 
 def test_explain_splits_a_burst_train_as_the_program_that_it_becomes():

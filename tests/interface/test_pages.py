@@ -175,6 +175,11 @@ def test_numbers_of_a_column_have_as_many_digits_as_in_a_terminal() -> None:
     assert shown == ["23.000", "0.0001", "2,500,000", "1.5", "3", "0.000", "17.360", "2", "1", "2 GB/s", "10", "0.000"]
 
 
+def test_a_large_number_takes_no_digits_from_small_ones_of_its_column() -> None:
+    """A stall of 0.25 us is none that reads as 0, whatever another point of the sweep stalls."""
+    assert decimals(Table("", ("stall", "bytes"), [(1.6e6, 1.6e6), (0.25, 1234.5), (0.0, 0.0)])) == [3, 0]
+
+
 @pytest.mark.parametrize(
     ("words", "asked"),
     [

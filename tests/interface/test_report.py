@@ -130,6 +130,8 @@ def test_answers_without_a_scenario_become_pages_too(tmp_path):
     audited = xs.audit("hgx-b200", producers=148, burst="32 KiB", gap="4 us")
     assert xs.report(audited, tmp_path / "page.html").title == "Do bursts fit the stage of hgx-b200?"
     assert xs.report(xs.diff("hgx-h100", "hgx-h200"), tmp_path / "page.html").title == "Difference"
+    study = {"name": "s", "question": "?", "scenario": "isolated-burst", "axes": {"workload.burst": ["8 KiB", "9 KiB"]}}
+    assert xs.report(xs.estimate(study), tmp_path / "page.html").title == "Estimate"
 
 
 def test_a_trace_and_a_sweep_become_pages_as_their_files_do(tmp_path):

@@ -99,6 +99,14 @@ def test_the_breakdown_draws_every_stall_and_wait_of_lanes_that_compute_or_store
     assert len(set(hatches)) == 3, "causes differ without their colours, too"
 
 
+def test_lanes_that_compute_and_stall_stand_still_rather_than_wait():
+    """`math` lanes store their tiles themselves. A stall of 0 is none."""
+    stalled = BREAKDOWN.replace({"role": {"mma": "math"}, "what": {"busy": "stall"}})
+    none = stalled.assign(mean_us=stalled["mean_us"].where(stalled["mean_us"] != 80, 0.0))
+    titles = [breakdown_figure(data).axes[0].get_title(loc="left").partition("\n")[0] for data in (stalled, none)]
+    assert titles == ["math lanes stand still 95.0 µs", "math lanes wait 15.0 µs"]
+
+
 def test_bars_of_all_roles_have_one_scale_and_their_sums_behind_them():
     figure = breakdown_figure(BREAKDOWN)
     lanes, epilogue = figure.axes

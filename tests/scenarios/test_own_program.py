@@ -106,6 +106,7 @@ def test_a_loaded_scenario_can_take_another_program():
             r"workload.file = 'text.npz': is no Program \(allowed: a file that Program.save wrote\)",
         ),
         ({"file": "other.npz"}, r"workload.file = 'other.npz': not a whole Program file"),
+        ({"file": "a\0b.npz"}, r"workload.file = .*: cannot be read: .*null"),
         ({"file": "."}, r"workload.file = '.'"),
         ({"file": "own.npz", "issue_times": "none"}, r"workload.issue_times = 'none': is not known"),
     ],

@@ -14,6 +14,8 @@ MACHINE = ("compute.sms", "stage.t0", "stage.issue_rate", "stage.capacity_sm", "
         ("gap_us", TRAIN, "'gap'"),  # 'gpus' has more letters in common
         ("burst_bytes", TRAIN, "'burst'"),
         ("bursts_each", TRAIN, "'bursts'"),
+        ("drain_rate_GBs", MACHINE, "'interconnect.drain_rate'"),
+        ("m_block", ("m", "n", "k", "block_m", "block_n"), "'block_n'"),  # `block` is no unit
         ("tokens_per_rank", ("topk", "tokens"), "'tokens'"),
         ("sms", MACHINE, "'compute.sms'"),
         ("machine.drain_rate", MACHINE, "'interconnect.drain_rate'"),
@@ -28,6 +30,6 @@ def test_a_name_that_is_not_known_has_the_one_that_was_meant(typed, known, meant
     assert closest(typed, known) == f"; did you mean {meant}?"
 
 
-@pytest.mark.parametrize("typed", ["Q", "xyz", "gapless"])
+@pytest.mark.parametrize("typed", ["Q", "xyz", "gapless", "k_split"])
 def test_nothing_is_suggested_where_nothing_is_like_it(typed):
-    assert closest(typed, ("kind", "mode")) == ""
+    assert closest(typed, ("kind", "mode", "k")) == ""

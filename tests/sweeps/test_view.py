@@ -1,12 +1,13 @@
 """A finished sweep can be looked at: as a picture, as HTML, and it says which axes made no difference."""
 
+import itertools
 import json
 
 import pandas as pd
 import pytest
 from xstage.plots.study_figures import _differing, study_figure
 from xstage.sim.errors import InputError
-from xstage.sweeps.drawn import drawn
+from xstage.sweeps.drawn import drawn, repeats_note
 from xstage.sweeps.view import cautions
 
 import xstage as xs
@@ -236,6 +237,28 @@ def test_more_panels_than_fit_are_the_best_of_their_axis(tmp_path):
     found = drawn(data, [["a"], ["b"], ["c"]], "m", "m", [])
     assert (found.groups, found.note) == ([["a"], ["b"]], "the smallest over c")
     assert (found.data["m"] == found.data["a"] + found.data["b"]).all()
+
+
+def test_a_place_that_cannot_be_judged_is_told_and_without_any_judge_the_smallest_is_drawn():
+    """`m` has a value everywhere; `j`, which the study is about, at no place of a = 0 and b = c = 1, or nowhere at all."""
+    data = pd.DataFrame(list(itertools.product(range(2), repeat=4)), columns=["a", "b", "c", "e"])
+    data = data.assign(m=data["a"] + data["e"] + 1.0, j=-1.0 * data["e"])
+    axes = [["a"], ["b"], ["c"], ["e"]]
+    hidden = (data["a"] == 0) & (data["b"] == 1) & (data["c"] == 1)
+    some = drawn(data.assign(j=data["j"].mask(hidden)), axes, "m", "j", [])
+    assert some.note == "of the point with the smallest j over e, without 1 place where no point has that"
+    assert len(some.data) == 7 and (some.data["e"] == 1).all()
+    none = drawn(data.assign(j=float("nan")), axes, "m", "j", [])
+    assert (len(none.data), none.note) == (8, "the smallest over e")
+    assert (none.data["e"] == 0).all()
+
+
+def test_where_a_seed_failed_the_mean_is_said_to_be_of_fewer():
+    data = pd.DataFrame({"a": [0, 0, 0, 1, 1, 1], "seed": [1, 2, 3] * 2, "m": [1.0, 2.0, 3.0, 4.0, None, 8.0]})
+    found = drawn(data, [["a"], ["seed"]], "m", "m", ["seed"])
+    assert found.note == "mean of 2 to 3 seeds"
+    assert found.data["m"].tolist() == [2.0, 6.0]
+    assert repeats_note(found.data.iloc[:1]) == "mean of 3 seeds"
 
 
 def test_a_sweep_is_printed_though_its_picture_cannot_be_drawn(tmp_path, capsys):

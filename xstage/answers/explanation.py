@@ -21,6 +21,7 @@ import numpy as np
 from ..scenarios.cautions import cautions
 from ..scenarios.loader import Resolved
 from ..sim import waterfall
+from ..sim.activity import has_epilogues_in_math
 from ..sim.units import PS_PER_US
 from ..terminal.heading import asked, scenario_fields, what_runs_where
 from ..terminal.narrow import Bar as Drawn
@@ -57,6 +58,8 @@ LEFT = "left, on the busiest lane:"
 """Above the parts of what is left when all limits are gone."""
 WITH_FEED = "main loops, with feeds"
 ISSUED_AT_ONCE = "epilogue, signals"
+OF_OWN_PROGRAM = {"compute": "computation", "other": "all other ops"}
+"""Parts of a Program of one's own, of which nobody knows what it computes."""
 _PARTS = {
     "compute": "main loops",
     "busy": "work",
@@ -313,6 +316,8 @@ def explain(
     ]
     parts = _PARTS | ({"compute": WITH_FEED} if fed else {})
     parts |= {"other": ISSUED_AT_ONCE} if any(limit.name == ISSUE for limit in limits) else {}
+    if resolved.scenario.workload.kind == "program" and not has_epilogues_in_math(own.program):
+        parts |= OF_OWN_PROGRAM
     for part in waterfall.remainder(last, left_ps):
         name = f"wait_{part.cause}" if part.cause else part.what
         bars.append(Bar(name, parts[part.what] + (part.cause or ""), part.ps))

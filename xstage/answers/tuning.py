@@ -47,7 +47,8 @@ NO_SAVING = "no saving: the scenario cannot run as it is written"
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Tuning(Printed):
-    """All runs in the order in which they were made (`curve`), the scenario's own first, and what follows from them.
+    """All runs in the order in which they were made (`curve`), the scenario's own first, and what follows from them. A row
+    of settings that are what a policy takes by itself has the makespan of that run, and is not printed.
 
     Of several that are fastest, `best` is the scenario's own, or else one whose policy chooses its settings, or else that
     with the smallest settings; `as_fast` are the other policies.
@@ -207,12 +208,12 @@ class Tuning(Printed):
         rows, failed = [], []
         for policy in dict.fromkeys(tried.policy for tried in self.curve):
             mine = [tried for tried in self.curve if tried.policy == policy]
-            known = [tried for tried in mine if tried.makespan_us is not None]
+            known = [tried for tried in mine if tried.makespan_us is not None and not tried.again]
             known.sort(key=lambda tried: (tried.makespan_us, tried is not best))
             rows += [(policy, parameters_text(t.parameters) or _own_choice(t.leads), f"{t.makespan_us:.3f}")
                      for t in known[:BEST_SHOWN]]  # fmt: skip
             failed += [(policy, t.error or "") for t in mine[:1] if not known]
-        count = len(self.curve)
+        count = sum(not tried.again for tried in self.curve)
         parts += ["", table(f"the best of each policy, of {count} runs", ("policy", "settings", "makespan, us"), rows)]
         if self.notable_leads:
             parts += ["", _leads_table(self)]

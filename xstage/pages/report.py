@@ -35,7 +35,8 @@ OF_SCENARIOS = ("run", "compare", "explain", "tune")
 SWEEP = "sweep"
 SUFFIXES = (".html", ".htm")
 PROGRAM_NAME = "xstage"
-PARTS_OF_XSTAGE = ("xstage.answers", "xstage.differences", "xstage.hw_validate", "xstage.paper", "xstage.predictions")
+PARTS_OF_XSTAGE = ("xstage.answers", "xstage.differences", "xstage.hw_validate", "xstage.paper", "xstage.predictions",
+                   "xstage.sweeps.estimate")  # fmt: skip
 """Where the classes of answers are."""
 ALLOWED = "what a command prints with --json, a trace as .parquet, or the folder of a sweep"
 

@@ -1,16 +1,18 @@
 """Tables in a terminal that is narrower than they are: headers wrap, then text and bars give way, then columns go below.
 
-A number never wraps, so that it can be read and copied.
+A number never wraps, so that it can be read and copied. Where the first column and one other are too wide together, names
+break behind `.` and `_`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.measure import Measurement
     from rich.table import Column, Table
     from rich.text import Text
@@ -20,6 +22,8 @@ GAP = 2
 TEXT = 26
 """A column whose cells are longer holds text that may wrap, into no fewer characters than these."""
 SHORTEST_BAR = 8
+SHORTEST_NAME = 8
+"""Characters of a line of a name that has to break."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +79,71 @@ def _part(table: Table, chosen: Sequence[int], natural: Sequence[int], least: Se
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=table.show_header)
-    widths, spare = {at: least[at] for at in chosen}, width - _width([least[at] for at in chosen])
+    widths = {at: least[at] for at in chosen}
+    if _width(list(widths.values())) > width:
+        widths = _narrowed(table, chosen, least, width)
+    spare = width - _width(list(widths.values()))
     for at in sorted(chosen, key=lambda at: not _gives_way(table.columns[at])):
         more = max(0, min(spare, natural[at] - widths[at]))
         widths[at], spare = widths[at] + more, spare - more
     for at in chosen:
         column = table.columns[at]
-        made.add_column(column.header, justify=column.justify, width=widths[at])
+        header = str(column.header)
+        if max(map(len, header.split()), default=0) > widths[at]:
+            header = broken(header, widths[at])
+        made.add_column(header, justify=column.justify, width=widths[at])
     for cells in zip(*(table.columns[at].cells for at in chosen), strict=True):
-        made.add_row(*cells)
+        made.add_row(*(_fitted(cell, table.columns[at], widths[at]) for at, cell in zip(chosen, cells, strict=True)))
     return made
+
+
+def _narrowed(table: Table, chosen: Sequence[int], least: Sequence[int], width: int) -> dict[int, int]:
+    """Widths of a part that is too wide: as narrow as numbers allow, then what is left to parts of names, first of headers.
+
+    Still more than `width` where a column alone is as wide.
+    """
+    widths = {at: _shortest(table.columns[at], least[at]) for at in chosen}
+    spare = width - _width(list(widths.values()))
+    parts = {at: min(least[at], max(map(len, _parts(str(table.columns[at].header))), default=0)) for at in chosen}
+    for at, most in [*((at, parts[at]) for at in chosen[1:]), *((at, least[at]) for at in chosen)]:
+        more = max(0, min(spare, most - widths[at]))
+        widths[at], spare = widths[at] + more, spare - more
+    return widths
+
+
+def _shortest(column: Column, least: int) -> int:
+    """Characters that a column needs if names in it break, its header included."""
+    longest = max(map(_length, column.cells), default=0)
+    if _bar(column) is not None or column.justify == "right":
+        return min(longest, least)
+    return min(longest, least, SHORTEST_NAME)
+
+
+def _fitted(cell: RenderableType, column: Column, width: int) -> RenderableType:
+    """A cell, of names broken where they are longer than their column."""
+    from rich.text import Text
+
+    if isinstance(cell, Bar) or column.justify == "right" or max(map(len, str(cell).split()), default=0) <= width:
+        return cell
+    return Text(broken(str(cell), width))
+
+
+def broken(text: str, width: int) -> str:
+    """Text in lines of at most `width` characters, broken between words, behind `.` and `_`, or else anywhere."""
+    lines = [""]
+    for part in _parts(text):
+        if len(lines[-1] + part.rstrip()) > width and lines[-1]:
+            lines.append("")
+        while len(part.rstrip()) > width:
+            lines[-1:] = [part[:width], ""]
+            part = part[width:]
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _parts(text: str) -> list[str]:
+    """What may stand on lines of its own: words, and names to each `.` or `_` that a letter follows; no part of a number."""
+    return re.split(r"(?<=[._])(?=[A-Za-z])|(?<=\s)(?=\S)", text)
 
 
 def _width(columns: Sequence[int]) -> int:
