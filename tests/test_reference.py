@@ -20,7 +20,7 @@ def test_the_reference_is_up_to_date():
 
 def test_the_reference_has_every_public_name_and_a_text_for_each():
     text = (DOCS / "reference.md").read_text(encoding="utf-8")
-    parts = {part.split("`")[0]: part for part in text.split("### `xs.")[1:]}
+    parts = {part.split("`")[0]: part.split("\n## ")[0] for part in text.split("### `xs.")[1:]}
     assert {"run", "compare", "figures", "report", "beside"} <= set(parts) <= set(xs.__all__)
     for name, part in parts.items():
         assert len(part.split("```")[-1].strip()) > 20, name
