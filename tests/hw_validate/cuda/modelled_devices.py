@@ -240,7 +240,7 @@ class ModelledDevices:
 
     def full_ns(self, producers):
         """How long it takes to drain what the stage holds for so many SMs."""
-        return float(1e6 * capacity(self.stage, producers) / self.stage.drain_kbs)
+        return float(1e6 * capacity(self.stage, producers) / self.stage.drain_kbs) if self.stage else 0.0
 
     def _uneven(self, row, count, bursts):
         """What bursts take that follow each other without a gap, of what they would if all SMs got as much, [SMs, bursts].
