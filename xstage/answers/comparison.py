@@ -275,7 +275,7 @@ def _times(ran: Rows) -> Lines:
     ]
     told = [*columns[:-2], *["tile"] * (len({*tiles}) > 1), *["settings"] * any(line[-1] for line in lines)]
     lines = [[value for column, value in zip(columns, line, strict=True) if column in told] for line in lines]
-    return "policies; times in us, stall summed and per lane; main loops and egress in % of the makespan", told, lines
+    return "policies; times in us, stall summed and per lane; main loops, egress in %", told, lines
 
 
 def _roofs(ran: Rows) -> Lines:
