@@ -20,7 +20,7 @@ from ..sim.machine import PARTS, Machine
 from . import catalogue
 from .any_file import check_kind
 from .document import Document, literal, parse, read, split_path
-from .machine_files import IN_SCENARIO, File, machine_from, of_machine, shorter_first
+from .machine_files import IN_SCENARIO, File, machine_from, number_names, of_machine, shorter_first
 from .model_errors import named_as_written
 from .schema import Scenario
 from .tensor_parallel import TensorParallelWorkload
@@ -136,7 +136,7 @@ def machine_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """
     for path, value in overrides.items():
         if path.removeprefix(IN_SCENARIO).split(".")[0] not in PARTS:
-            reason = f"is no number of the machine{closest(path, map('.'.join, _machine_paths()))}"
+            reason = f"is no number of the machine{closest(path, [IN_SCENARIO + name for name in number_names()])}"
             raise Place(option=f"--set {path}").error(reason, (path,), value, "machine.PART.NAME")
     return of_machine(overrides, "--set ")
 
@@ -216,7 +216,7 @@ def _meant(path: str, document: Document) -> str:
     written = document.data.get("workload")
     kind = WORKLOADS.get(str(written.get("kind"))) if isinstance(written, dict) else None
     paths: list[tuple[str, ...]] = [("workload", name) for name in kind.model_fields] if kind else []
-    paths += _machine_paths()
+    paths += [("machine", *name.split(".")) for name in number_names()]
     known = [".".join(keys) for keys in paths]
     if meant(path, known):
         return closest(path, known)
@@ -225,12 +225,6 @@ def _meant(path: str, document: Document) -> str:
     whole = {".".join(keys[start:]): ".".join(keys) for keys in paths for start in range(1, len(keys))}
     found = get_close_matches(path, whole, n=1, cutoff=0.75)
     return f"; did you mean {whole[found[0]]!r}?" if found else ""
-
-
-def _machine_paths() -> list[tuple[str, ...]]:
-    """Paths of all numbers of a machine, as in a scenario."""
-    models = {part: Machine.model_fields[part].annotation for part in PARTS}
-    return [("machine", part, name) for part, model in models.items() for name in getattr(model, "model_fields", ())]
 
 
 def _resolved(scenario: Scenario, document: Document, file: File | None) -> Resolved:

@@ -162,9 +162,8 @@ def _change(path: str, change: Document) -> Document:
         )
     if keys[0] not in PARTS or len(keys) > 2:
         prefix = IN_SCENARIO if f" {IN_SCENARIO}" in (place.option or "") else ""
-        known = [f"{part}.{name}" for part in PARTS for name in Machine.model_fields[part].annotation.model_fields]  # type: ignore[union-attr]
         raise place.error(
-            f"is no number of a machine{closest(path, [f'{prefix}{name}' for name in known])}",
+            f"is no number of a machine{closest(path, [f'{prefix}{name}' for name in number_names()])}",
             keys,
             allowed=f"{', '.join(PARTS)}, or one of their numbers",
         )
@@ -187,3 +186,9 @@ def _marked(number: Document) -> Document:
 
 def _shown(value: Any) -> str:
     return str(value["value"]) if isinstance(value, dict) and "value" in value else str(value)
+
+
+def number_names() -> list[str]:
+    """Every number of a machine by its dotted name, such as 'compute.sms'."""
+    models = {part: Machine.model_fields[part].annotation for part in PARTS}
+    return [f"{part}.{name}" for part, model in models.items() for name in getattr(model, "model_fields", ())]

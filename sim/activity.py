@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from . import program as p
 from .errors import InputError
-from .program_index import share_of_gpu
+from .program_index import run_ps, share_of_gpu
 from .topology import PLAIN, SCATTER
 from .units import PS_PER_US
 
@@ -99,12 +99,8 @@ def _by_lane(trace: Trace, counted: NDArray[np.bool_]) -> Ints:
 def _compute_by_task(trace: Trace, counted: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
     """Task, lane and time of its COMPUTE ops that are `counted` (ps) for every part of a task that ran."""
     program = trace.program
-    computing = np.where(counted, program.ops["duration_ps"], 0)
-    until = np.concatenate([[0], np.cumsum(computing)])
-    first = program.runs["first_op"].astype(np.int64)
-    by_run = until[first + program.runs["n_ops"]] - until[first]
     task, lane, row = trace.parts()
-    return task, lane, by_run[program.tasks["first_run"][task] + row - trace.layout.span_first[task]]
+    return task, lane, run_ps(program, counted)[program.tasks["first_run"][task] + row - trace.layout.span_first[task]]
 
 
 def _phase(trace: Trace, phase: str) -> int:
@@ -115,18 +111,17 @@ def _phase(trace: Trace, phase: str) -> int:
 
 def tensor_core_use_pct(trace: Trace) -> float | None:
     """Mean share of the makespan that Tensor Core lanes compute, percent; None where there are none."""
-    lanes = tensor_lanes(trace)
-    if not lanes.any():
-        return None
-    return float(100 * compute_by_lane(trace)[lanes].mean() / max(1, trace.makespan_ps))
+    return _pct_of_tensor_lanes(trace, compute_by_lane(trace))
 
 
 def main_loops_pct(trace: Trace) -> float | None:
     """The same of their main loops alone: `math` lanes compute their epilogues, too."""
+    return _pct_of_tensor_lanes(trace, main_loops_by_lane(trace))
+
+
+def _pct_of_tensor_lanes(trace: Trace, by_lane: Ints) -> float | None:
     lanes = tensor_lanes(trace)
-    if not lanes.any():
-        return None
-    return float(100 * main_loops_by_lane(trace)[lanes].mean() / max(1, trace.makespan_ps))
+    return float(100 * by_lane[lanes].mean() / max(1, trace.makespan_ps)) if lanes.any() else None
 
 
 def timeline(trace: Trace, bins: int = 200, until_us: float | None = None) -> pd.DataFrame:

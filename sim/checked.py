@@ -57,8 +57,6 @@ def refusal(reason: str, *, key: Path = (), allowed: str | None = None) -> Pydan
 
 SYMBOLS = {"Q": ("capacity_sm", "capacity_gpu"), "R": ("drain_rate",), "T_iss0": ("t0", "issue_rate")}
 """The numbers of the X-Stage by the keys that set them."""
-
-
 UNIT = r"(?:ps|ns|us|ms|s|bytes|b|[kmg]i?b|[kmgt]bs?|pct|per_\w+)"
 """What stands behind a name as its unit: `gap_us`, `burst_bytes`, `drain_rate_gbs`, `tokens_per_rank`."""
 

@@ -26,10 +26,10 @@ import numpy as np
 
 from .errors import InputError
 from .execute import simulate
-from .mirror import are_alike, mirrored
+from .mirror import mirrored
 from .placement import contiguous
 from .pools import pools
-from .predict import MOST_ROWS_OF_ALL_RANKS, GemmCall, exchange_ps
+from .predict import GemmCall, exchange_ps, one_stands_for_all
 from .schedules import attention_a2a, megamoe, tensor_parallel
 from .schedules.attention_a2a import Attention
 from .schedules.megamoe import MegaMoe
@@ -204,8 +204,7 @@ def _length_of_experts(machine: Machine, work: MoeKernel, granule_bytes: int | N
     """One rank stands for all where there are many rows, and all ranks are alike."""
     rows = pools(work.routing, contiguous(work.shape.experts, work.shape.ranks)).rows_per_rank
     fabric = machine.fabric(work.shape.ranks, granule_bytes)
-    is_mirror = rows.sum() > MOST_ROWS_OF_ALL_RANKS and fabric.n_gpus > 1 and are_alike(fabric)
-    is_mirror = is_mirror and megamoe.are_alike(rows, work.shape.tokens)
+    is_mirror = fabric.n_gpus > 1 and one_stands_for_all(fabric, rows, work.shape.tokens)
     fabric = mirrored(fabric) if is_mirror else fabric
     ranks: Literal["all", "symmetric"] = "symmetric" if is_mirror else "all"
     program = megamoe.build(machine, work.shape, work.policy, work.routing, ranks=ranks)

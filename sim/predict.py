@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import InputError
 from .execute import simulate
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from .schedules.megamoe.rules import Release
     from .topology import Fabric
     from .trace import Trace
+
+Ints = NDArray[np.int64]
 
 MOST_ROWS_OF_ALL_RANKS = 110_000
 """(token, slot) pairs over all ranks up to which every rank is simulated: 2048 tokens, top-k 6, 8 ranks."""
@@ -124,12 +127,15 @@ def _run_with_spans(machine: Machine, case: MegaMoeCase) -> Trace:
 
 
 def _run_megamoe(machine: Machine, case: MegaMoeCase, trace: Literal["off", "summary"]) -> Trace:
-    routing = _random_scores(*routing_key(case.shape))
-    fabric = machine.fabric(case.shape.ranks)
-    ranks = _simulated_ranks(case.shape, routing, fabric)
+    shape, routing = case.shape, _random_scores(*routing_key(case.shape))
+    fabric = machine.fabric(shape.ranks)
+    ranks: Literal["all", "symmetric"] = "all"
+    if shape.experts % shape.ranks == 0:
+        rows_per_rank = routing.expert_rows.reshape(shape.ranks, -1).sum(axis=1)
+        ranks = "symmetric" if one_stands_for_all(fabric, rows_per_rank, shape.tokens) else "all"
     program = megamoe.build(
         machine,
-        case.shape,
+        shape,
         case.policy,
         routing,
         ranks=ranks,
@@ -140,13 +146,10 @@ def _run_megamoe(machine: Machine, case: MegaMoeCase, trace: Literal["off", "sum
     return simulate(program, mirrored(fabric) if ranks == "symmetric" else fabric, trace=trace)
 
 
-def _simulated_ranks(shape: megamoe.MegaMoe, routing: Routing, fabric: Fabric) -> Literal["all", "symmetric"]:
-    """All, of large calls too where ranks or their links differ by more than a mirror image can stand for."""
-    is_small = shape.ranks * shape.tokens * shape.topk <= MOST_ROWS_OF_ALL_RANKS
-    if is_small or shape.experts % shape.ranks or not are_alike(fabric):
-        return "all"
-    rows_per_rank = routing.expert_rows.reshape(shape.ranks, -1).sum(axis=1)
-    return "symmetric" if megamoe.are_alike(rows_per_rank, shape.tokens) else "all"
+def one_stands_for_all(fabric: Fabric, rows_per_rank: Ints, tokens: int) -> bool:
+    """Whether a MegaMoE call has many rows, and ranks and links that a mirror image can stand for."""
+    is_large = int(rows_per_rank.sum()) > MOST_ROWS_OF_ALL_RANKS
+    return is_large and are_alike(fabric) and megamoe.are_alike(rows_per_rank, tokens)
 
 
 def roofline_us(machine: Machine, case: Case) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .program_index import run_ps
+from .program_index import phase_number, run_ps
 from .units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _lanes_of(trace: Trace, phase: str) -> _Lanes:
         raise InputError("is too little for parts", field="trace", value="off", allowed=["summary", "full"])
     program = trace.program
     task, lane, row = trace.parts()
-    first = (row == trace.layout.span_first[task]) & (program.tasks["phase"][task] == _number(program.phases, phase))
+    first = (row == trace.layout.span_first[task]) & (program.tasks["phase"][task] == phase_number(program, phase))
     task, lane, spans = task[first], lane[first], trace.outcome.spans[row[first]]
     if not len(task):
         raise InputError("is not in this run", field="phase", value=phase, allowed=program.phases)
@@ -96,7 +96,3 @@ def _lanes_of(trace: Trace, phase: str) -> _Lanes:
     return _Lanes(
         program.lanes["gpu"][lane], spans["group"], spans["start_ps"], spans["end_ps"], busy + spans["stall_ps"]
     )
-
-
-def _number(names: tuple[str, ...], name: str) -> int:
-    return names.index(name) if name in names else -1

@@ -91,9 +91,14 @@ def op_repeats(program: Program) -> Index:
     return np.cumsum(change[:-1])
 
 
-def run_ps(program: Program) -> Index:
-    """Durations of the ops of each run together, ps. [n_runs]"""
-    until: Index = np.append(0, np.cumsum(program.ops["duration_ps"]))
+def phase_number(program: Program, name: str) -> int:
+    """What tasks of a phase have in their column, -1 if the Program has none."""
+    return program.phases.index(name) if name in program.phases else -1
+
+
+def run_ps(program: Program, counted: Any = True) -> Index:
+    """Durations of the ops of each run together, of those that are `counted`, ps. [n_runs]"""
+    until: Index = np.append(0, np.cumsum(np.where(counted, program.ops["duration_ps"], 0)))
     first = program.runs["first_op"].astype(np.int64)
     durations: Index = until[first + program.runs["n_ops"]] - until[first]
     return durations

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...program_index import run_ps
+from ...program_index import phase_number, run_ps
 from ...units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def l2_tiles(trace: Trace) -> L2Tiles:
             "has no L2 tiles to be measured", field="program", allowed="fused MegaMoE with epilogue lanes, by blocks"
         )
     cluster = meta["kernel"]["cluster"]
-    l1, l2 = (np.flatnonzero(program.tasks["phase"] == _phase(program.phases, name)) for name in ("l1", "l2"))
+    l1, l2 = (np.flatnonzero(program.tasks["phase"] == phase_number(program, name)) for name in ("l1", "l2"))
     block_of, seats = program.tasks["m_block"], 1 + np.arange(cluster)
     gpu_of_l1, gpu = (program.groups["gpu"][spans["group"][first[tasks]]] for tasks in (l1, l2))
     published = np.zeros((program.n_gpus, 1 + int(block_of.max(initial=0))), dtype=np.int64)
@@ -80,7 +80,3 @@ def l2_tiles(trace: Trace) -> L2Tiles:
         stall_us=(begin - could) / PS_PER_US,
         span_us=span / PS_PER_US,
     )
-
-
-def _phase(names: tuple[str, ...], name: str) -> int:
-    return names.index(name) if name in names else -1
